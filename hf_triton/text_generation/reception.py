@@ -32,7 +32,7 @@ from .request.parsing import (
     check_logprobs,
     check_request,
 )
-from .request.tokenizer_questions import Question, TokenizerDesk
+from .request.tokenizer_questions import Find, TokenizerDesk
 from .sampling.sampler import choice_seed
 from .sequence.detokenizer import Detokenizer
 from .sequence.sequence import Sequence
@@ -86,8 +86,8 @@ class Reception:
         asked = _Arrived(replace(request, inputs={}, parameters={}), arrived_s, batched)
         question = self._tokenizer.question(fields)
         if question is not None:
-            read = partial(self._answer_question, question, asked)
-            self._read_soon(question.num_characters, asked, read)
+            num_characters, find = question
+            self._read_soon(num_characters, asked, partial(self._answer_question, find, asked))
             return
         checked = check_request(fields, self.loaded.reader, request.outputs)
         if checked.timeout_ms is not None:
@@ -122,7 +122,7 @@ class Reception:
             return read()
         return partial(self._files.run, asked.reading, num_bytes, read)
 
-    def _answer_question(self, question: Question, asked: _Arrived) -> Begin:
+    def _answer_question(self, find: Find, asked: _Arrived) -> Begin:
         """Answers as a generation without a token would be answered."""
 
         def read() -> Begin:
@@ -137,7 +137,7 @@ class Reception:
             found = {n: one.reshape(shape) for n, one in outputs.items() if n in listed}
             return partial(asked.request.responder.send, found, final=True)
 
-        num_bytes, answer = question.find()
+        num_bytes, answer = find()
         return self._read_files(num_bytes, asked, read)
 
     def _read(self, checked: CheckedRequest, asked: _Arrived) -> Begin:
@@ -165,7 +165,7 @@ class Reception:
         journal, rows = self._journaled(arrived.call if streams else None, request.rows)
         answer = Answer(
             arrived.responder,
-            [[self._choice(row) for _ in range(row.n)] for row in rows],
+            [[self._choice(row) for _ in range(row.options["n"])] for row in rows],
             wanted,
             self._described,
             streams=streams,
@@ -179,7 +179,7 @@ class Reception:
         sequences = [
             self._sequence(row, index, answer, grammars, asked.arrived_s)
             for row in rows
-            for index in range(row.n)
+            for index in range(row.options["n"])
         ]
         check_logprobs(sequences)
         answer.expect(sequences, self._closed)
@@ -220,6 +220,7 @@ class Reception:
         arrived_s: float,
     ) -> Sequence:
         """The sequence of a choice; the first has the prompt's log-probabilities."""
+        asked = row.options
         params = replace(row.params, seed=choice_seed(row.params.seed, index))
         if index and params.max_tokens:
             params = replace(params, num_prompt_logprobs=None)
@@ -230,7 +231,7 @@ class Reception:
             params.stop_words,
             include_stop_word=params.include_stop_word,
             kept_token_ids=row.kept_token_ids,
-            shows_special_tokens=not row.skip_special_tokens,
+            shows_special_tokens=not asked["skip_special_tokens"],
         )
         grammar = None if params.constraint is None else grammars.get(params.constraint)
         start = row.prompt.decoder_start
@@ -241,18 +242,18 @@ class Reception:
             detokenizer,
             continues_prompt=continues,
             forced_token_id=None if start is None else start.forced_token_id,
-            lora_name=row.lora_name,
-            cache_salt=row.cache_salt,
-            priority=row.priority,
+            lora_name=asked["lora_name"] or None,
+            cache_salt=asked["cache_salt"],
+            priority=asked["priority"],
             deadline_s=None if row.timeout_ms is None else arrived_s + row.timeout_ms / 1000,
-            fails_on_timeout=row.on_timeout == "error",
+            fails_on_timeout=asked["on_timeout"] == "error",
             grammar=None if grammar is None else grammar(),
             source=row.prompt.source,
         )
 
     def _choice(self, row: Generation) -> Choice:
         text = ""
-        if not row.exclude_input:
+        if not row.options["exclude_input_in_output"]:
             text = row.prompt.text or self.tokenizer.decode(
                 row.prompt.token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
             )

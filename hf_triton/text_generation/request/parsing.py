@@ -48,25 +48,18 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Generation:
-    """One row of a request. ``on_timeout`` is ``partial`` or ``error``. Requests of one
-    ``cache_salt`` share keys and values. Where its caller asks for the ``chat_format`` of the
-    answer, the text keeps the special tokens ``kept_token_ids``, and ``reasoning_tokens`` counts
-    those of its reasoning.
+    """One row of a request, whose ``options`` are by name, such as ``n`` and ``cache_salt``. Where
+    its caller asks for the ``chat_format`` of the answer, the text keeps the special tokens
+    ``kept_token_ids``, and ``reasoning_tokens`` counts those of its reasoning.
     """
 
+    options: Mapping[str, Any]
     prompt: Prompt
     params: SamplingParams
-    exclude_input: bool
-    n: int = 1
-    timeout_ms: int | None = None
-    on_timeout: str = "partial"
-    lora_name: str | None = None
-    cache_salt: str | None = None
-    chat_format: ChatFormat | None = None
-    kept_token_ids: frozenset[int] = frozenset()
-    reasoning_tokens: ReasoningTokens | None = None
-    skip_special_tokens: bool = True
-    priority: int = 0
+    timeout_ms: int | None
+    chat_format: ChatFormat | None
+    kept_token_ids: frozenset[int]
+    reasoning_tokens: ReasoningTokens | None
 
 
 @dataclass(frozen=True)
@@ -150,13 +143,12 @@ class PromptReader:
         kwargs = read_object("chat_template_kwargs", kwargs) if kwargs else {}
         return self.chat.render(messages, tools, kwargs)
 
-    def lora_name(self, row: dict[str, Any]) -> str | None:
-        """The adapter that a row asks for, if any. Raises RequestError for an unknown one."""
+    def check_adapter(self, row: dict[str, Any]) -> None:
+        """Raises RequestError for an unknown adapter."""
         name: str = row.get("lora_name") or ""
         if name and name not in self.adapters:
             allowed = ", ".join(self.adapters) or "none: this model has no adapters"
             raise RequestError(f"lora_name: got {short(name)}, allowed: {allowed}")
-        return name or None
 
     def num_beams(self, row: dict[str, Any]) -> int:
         require_no_beams(row)
@@ -281,7 +273,7 @@ def _generation(
 ) -> Generation:
     """Makes the tokens of a row whose options are checked."""
     check_range("priority", row["priority"])
-    lora_name = reader.lora_name(row)
+    reader.check_adapter(row)
     num_kept = _most_prompt_tokens(row, params, reader.max_model_len)
     if num_kept is not None:
         reader = replace(reader, tokenize=partial(reader.tokenize, num_kept=num_kept))
@@ -305,21 +297,9 @@ def _generation(
         params = replace(params, constraint=held)
     if prompt.decoder_start:
         prompt = replace(prompt, source=text_source(prompt.token_ids))
-    return Generation(
-        prompt=prompt,
-        params=params,
-        exclude_input=row["exclude_input_in_output"],
-        n=row["n"],
-        timeout_ms=timeout_ms,
-        on_timeout=row["on_timeout"],
-        lora_name=lora_name,
-        cache_salt=row["cache_salt"],
-        chat_format=chat_format,
-        kept_token_ids=kept,
-        reasoning_tokens=counted,
-        skip_special_tokens=row["skip_special_tokens"],
-        priority=row["priority"],
-    )
+    # Without texts and files, which take memory.
+    asked = {name: row.get(name) for name in (*OPTIONS, "cache_salt", "lora_name")}
+    return Generation(asked, prompt, params, timeout_ms, chat_format, kept, counted)
 
 
 def _most_prompt_tokens(

@@ -21,16 +21,9 @@ from .parsing import CheckedRequest, PromptReader
 from .row_options import read_rows
 
 _Answer = Callable[[], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Question:
-    """``find`` gives the bytes of its files, and the function that decodes and answers. Both read
-    ``num_characters``, on any thread, and raise RequestError.
-    """
-
-    num_characters: int
-    find: Callable[[], tuple[int, _Answer]]
+# Gives the bytes of a question's files, and the function that decodes and answers. Both run on any
+# thread, and raise RequestError.
+Find = Callable[[], tuple[int, _Answer]]
 
 
 @dataclass(frozen=True)
@@ -39,8 +32,10 @@ class TokenizerDesk:
     reader: PromptReader
     max_model_len: int
 
-    def question(self, fields: RequestFields) -> Question | None:
-        """The question of a request; None of a generation. Raises RequestError."""
+    def question(self, fields: RequestFields) -> tuple[int, Find] | None:
+        """The characters of a request's question, and what answers it; None of a generation. Raises
+        RequestError.
+        """
         given = fields.parameters.pop(TOKENIZER_QUESTION, None)
         if given is None:
             return None
@@ -48,14 +43,14 @@ class TokenizerDesk:
         if asked.get("ask") == "tokenize" and "messages" in fields.inputs:
             rows = read_rows(fields, self.reader.fields)
             checked = CheckedRequest(rows, [], [], frozenset(), self.reader)
-            return Question(checked.num_characters, partial(self._of_chat, checked, asked))
+            return checked.num_characters, partial(self._of_chat, checked, asked)
         (found,) = fields.optional_texts("text_input")[:1]
         if found is None or asked.get("ask") not in ("tokenize", "detokenize"):
             allowed = "ask tokenize or detokenize with text_input, or tokenize with messages"
             raise RequestError(f"{TOKENIZER_QUESTION}: got another question, allowed: {allowed}")
         told = self._of_text if asked["ask"] == "tokenize" else self._detokenized
         answer = partial(told, found, asked)
-        return Question(len(found), lambda: (0, answer))
+        return len(found), lambda: (0, answer)
 
     @property
     def _most_tokens(self) -> int:

@@ -80,10 +80,11 @@ def params(**options: Any) -> SamplingParams:
 def test_a_bare_text_is_continued_greedily_with_the_models_defaults() -> None:
     request = parsed()
     (row,) = request.rows
-    assert (row.prompt.text, row.prompt.token_ids, row.exclude_input) == ("abc", [97, 98, 99], True)
+    assert (row.prompt.text, row.prompt.token_ids) == ("abc", [97, 98, 99])
+    assert row.options["exclude_input_in_output"]
     assert row.params == SamplingParams(max_tokens=16, repetition_penalty=1.25)
     assert row.params.is_greedy
-    assert (row.n, row.timeout_ms, row.on_timeout) == (1, None, "partial")
+    assert (row.options["n"], row.timeout_ms, row.options["on_timeout"]) == (1, None, "partial")
     assert request.outputs == {"text_output"}
     assert not request.stream
 
@@ -166,8 +167,8 @@ def test_every_option_is_read(as_tensors: bool) -> None:
         num_logprobs=2,
     )
     row = request.rows[0]
-    assert not row.exclude_input
-    assert (row.n, row.timeout_ms, row.on_timeout) == (3, 250, "error")
+    assert not row.options["exclude_input_in_output"]
+    assert (row.options["n"], row.timeout_ms, row.options["on_timeout"]) == (3, 250, "error")
     assert request.stream
     assert request.outputs == {
         *("text_output", "finish_reason", "cumulative_logprob", "logprobs"),
@@ -459,8 +460,8 @@ WITH_ADAPTERS = replace(READER, adapters=("polite", "sql"))
     ids=["tensor", "parameter", "sampling_parameters"],
 )
 def test_a_row_names_its_adapter(given: Any) -> None:
-    assert parse_request(given, WITH_ADAPTERS).rows[0].lora_name == "sql"
-    assert parsed(WITH_ADAPTERS, lora_name="").rows[0].lora_name is None
+    assert parse_request(given, WITH_ADAPTERS).rows[0].options["lora_name"] == "sql"
+    assert parsed(WITH_ADAPTERS, lora_name="").rows[0].options["lora_name"] == ""
 
 
 @pytest.mark.parametrize(
@@ -520,7 +521,7 @@ def test_more_than_fits_is_clamped_where_a_request_says_so(asked: dict[str, Any]
 
 
 def test_a_priority_is_read() -> None:
-    assert parsed(sampling_parameters='{"priority": 3}').rows[0].priority == 3
+    assert parsed(sampling_parameters='{"priority": 3}').rows[0].options["priority"] == 3
 
 
 def test_token_ids_are_a_prompt_and_must_be_the_models() -> None:
