@@ -11,14 +11,13 @@ from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.engine.generation_rules import decoder_start
+from hf_triton.text_generation.engine.generation_rules import decoder_start, vocab_size
 from hf_triton.text_generation.generation_loading import (
     LoadedModel,
     ModelParts,
     load_parts,
     reading,
     start_engine,
-    vocab_size,
     word_tokenizer,
 )
 from hf_triton.text_generation.memory.layer_shapes import max_lengths

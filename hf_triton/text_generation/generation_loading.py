@@ -29,12 +29,12 @@ from hf_triton.text_generation.memory.cache_budget import within_budget
 
 from .engine.adapters_following import AdaptersFollower
 from .engine.engine import Engine, EngineSetup
-from .engine.generation_rules import decoder_start
+from .engine.generation_rules import decoder_start, eos_token_ids, vocab_size
 from .engines.generate.generate_engine import GenerateEngine
 from .engines.in_flight.in_flight_engine import InFlightEngine
 from .engines.in_flight.runner_selection import UnsupportedModelError
 from .engines.vllm.arguments import adapter_files
-from .engines.vllm.vllm_loading import load_files, make_engine
+from .engines.vllm.vllm_loading import make_engine
 from .lora.linear import Adapters
 from .lora.reading import AdapterReader
 from .media.processor import MediaProcessor
@@ -92,11 +92,9 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
     options = served.read_options(Options)
     engine: Engine
     if options.engine == "vllm":
-        folder, tokenizer, described = load_files(served, placement)
-        ends = eos_token_ids(described, tokenizer)
-        engine = make_engine(served, options, placement, num_threads, folder, described, ends)
+        engine, tokenizer = make_engine(served, options, placement, num_threads)
         engine.start()
-        parts = ModelParts(described.config, tokenizer, described)
+        parts = ModelParts(engine.setup.model.config, tokenizer, engine.setup.model)
         if served.adapters_file:
             AdaptersFollower(served, partial(adapter_files, served), engine).start()
     else:
@@ -269,19 +267,6 @@ def start_from_setup(name: str, setup: EngineSetup) -> Engine:
     engine = GenerateEngine(setup)
     engine.start()
     return engine
-
-
-def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """The ids that end a text, as the model's generation config says, else its tokenizer."""
-    ids = getattr(model.generation_config, "eos_token_id", None)
-    if ids is None:
-        ids = tokenizer.eos_token_id
-    listed = ids if isinstance(ids, list | tuple) else [] if ids is None else [ids]
-    return frozenset(int(token_id) for token_id in listed if 0 <= int(token_id) < vocab_size(model))
-
-
-def vocab_size(model: Any) -> int:
-    return int(model.config.get_text_config().vocab_size)
 
 
 def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Callable[..., list[int]]:

@@ -27,6 +27,19 @@ def has_rules(model: Any) -> bool:
     return ends or any(getattr(own, name, None) for name in _RULES)
 
 
+def vocab_size(model: Any) -> int:
+    return int(model.config.get_text_config().vocab_size)
+
+
+def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """The ids that end a text, as the model's generation config says, else its tokenizer."""
+    ids = getattr(model.generation_config, "eos_token_id", None)
+    if ids is None:
+        ids = tokenizer.eos_token_id
+    listed = ids if isinstance(ids, list | tuple) else [] if ids is None else [ids]
+    return frozenset(int(token_id) for token_id in listed if 0 <= int(token_id) < vocab_size(model))
+
+
 def decoder_start(model: Any) -> DecoderStart | None:
     """The start of an encoder-decoder's outputs, or None for a decoder or where it is unknown."""
     if not model.config.is_encoder_decoder:
@@ -50,7 +63,7 @@ def neutral_config(model: Any) -> Any:
     if not model.config.is_encoder_decoder:
         config.forced_bos_token_id = None  # transformers forces it if there is no prompt
     # Sequence.append decides when a sequence ends: generate must not end one that ignores eos.
-    config.eos_token_id = model.config.get_text_config().vocab_size  # an id that never comes
+    config.eos_token_id = vocab_size(model)  # an id that never comes
     return config
 
 

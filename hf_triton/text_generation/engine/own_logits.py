@@ -16,6 +16,8 @@ from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
 from hf_triton.runtime.devices.device import free_bytes
 from hf_triton.runtime.errors import LoadError
 
+from .generation_rules import vocab_size
+
 _MASKED = -1e9  # a logit below this is one that a model never chooses
 
 
@@ -40,7 +42,7 @@ def own_logits(
         num_beams=1,
         num_return_sequences=1,
         pad_token_id=0 if config.pad_token_id is None else config.pad_token_id,
-        eos_token_id=model.config.get_text_config().vocab_size,  # an id that never comes
+        eos_token_id=vocab_size(model),  # an id that never comes
         return_dict_in_generate=True,
         output_logits=True,
     )
@@ -59,6 +61,12 @@ def own_logits(
         if taken == forced:  # Janus's own generate drops the processor
             break
     return torch.stack(output.logits, dim=1).float()
+
+
+def random_tokens(model: Any, *lengths: int, seed: int = 0) -> list[list[int]]:
+    """Prompts of these lengths, the same at each call."""
+    draw, size = torch.Generator().manual_seed(seed), vocab_size(model)
+    return [torch.randint(1, size, (length,), generator=draw).tolist() for length in lengths]
 
 
 def difference(logits: torch.Tensor, expected: torch.Tensor) -> float:

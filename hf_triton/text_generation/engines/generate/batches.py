@@ -20,6 +20,7 @@ from hf_triton.text_generation.engine.own_logits import (
     difference,
     narrowed,
     own_logits,
+    random_tokens,
 )
 
 # Prompts -> input_ids and attention_mask (prompts, longest).
@@ -52,9 +53,8 @@ def shown_batches(model: Any, pad: Pad) -> Batches:
     decoded tokens. Where sizes can't be narrowed to a few tokens, a trial does not show what
     padding changes. Raises LoadError for NaN logits, and whatever the model raises.
     """
-    vocab_size = int(model.config.get_text_config().vocab_size)
-    draw, longest = torch.Generator().manual_seed(0), max(_LENGTHS) + _NUM_FORCED
-    rows = torch.randint(1, vocab_size, (len(_LENGTHS), longest), generator=draw).tolist()
+    longest = max(_LENGTHS) + _NUM_FORCED
+    rows = random_tokens(model, *[longest] * len(_LENGTHS))
 
     def logits(*numbers: int) -> torch.Tensor:
         """(rows, tokens, vocab) of a batch of these prompts."""

@@ -20,12 +20,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError, reason
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
-from hf_triton.text_generation.engine.generation_rules import GenerationRules
+from hf_triton.text_generation.engine.generation_rules import GenerationRules, vocab_size
 from hf_triton.text_generation.memory.layer_shapes import max_lengths
 from hf_triton.text_generation.sampling.random_sampling import load_loops
 from hf_triton.text_generation.sampling.sampler import Sampler
@@ -261,8 +262,8 @@ class GenerateEngine(Engine):
         )
         if params.length_penalty is not None:
             config.length_penalty = params.length_penalty
-        vocab_size = int(self.setup.model.config.get_text_config().vocab_size)
-        words = [list(ids) for ids in params.bad_token_ids if max(ids) < vocab_size]
+        size = vocab_size(self.setup.model)
+        words = [list(ids) for ids in params.bad_token_ids if max(ids) < size]
         if words:
             config.bad_words_ids = [*(config.bad_words_ids or ()), *words]
         return config
@@ -271,15 +272,13 @@ class GenerateEngine(Engine):
         """input_ids and attention_mask (batch, longest): decoders pad on the left, encoders on the
         right.
         """
-        longest = max(map(len, prompts))
-        ids, mask = [], []
-        for prompt in prompts:
-            padding = longest - len(prompt)
-            left, right = (0, padding) if self.is_encoder_decoder else (padding, 0)
-            ids.append([self._pad_token_id] * left + prompt + [self._pad_token_id] * right)
-            mask.append([0] * left + [1] * len(prompt) + [0] * right)
-        device = self.setup.device
-        return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+        side = "right" if self.is_encoder_decoder else "left"
+        rows = [torch.tensor(prompt) for prompt in prompts]
+        ids, mask = (
+            pad_sequence(each, batch_first=True, padding_value=value, padding_side=side)
+            for each, value in ((rows, self._pad_token_id), (list(map(torch.ones_like, rows)), 0))
+        )
+        return ids.to(self.setup.device), mask.to(self.setup.device)
 
 
 def _is_held_to_its_batch(sequence: Sequence) -> bool:

@@ -10,13 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from hf_triton.runtime.errors import reason
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.generation_rules import decoder_start, neutral_config
-from hf_triton.text_generation.engine.own_logits import narrowed
+from hf_triton.text_generation.engine.own_logits import narrowed, random_tokens
 from hf_triton.text_generation.forward.transformers.encoder_decoder import (
     Encoder,
     EncoderDecoderRunner,
@@ -62,7 +60,7 @@ def plan_encoder_decoder(setup: EngineSetup) -> Plan:
         raise UnsupportedModelError("no setting names the token that its outputs begin with")
     neutral_config(model)  # its lengths are not those of the trial
     max_source_len, max_model_len = max_lengths(model.config, options.max_model_len)
-    sources = list(setup.sources) or _texts(model)
+    sources = list(setup.sources or map(text_source, random_tokens(model, *_LENGTHS)))
     try:
         encoder = Encoder(model, setup.device, pads=False)
         begun = dummy_sequence([0], SamplingParams(1), sources[0])
@@ -91,18 +89,9 @@ def plan_encoder_decoder(setup: EngineSetup) -> Plan:
     return Plan(runner, shapes, size, max_source_len=None if setup.sources else max_source_len)
 
 
-def _texts(model: Any) -> list[Source]:
-    size = int(model.config.get_text_config().vocab_size)
-    draw = torch.Generator().manual_seed(0)
-    rows = (torch.randint(1, size, (length,), generator=draw) for length in _LENGTHS)
-    return [text_source(row.tolist()) for row in rows]
-
-
 def _trial(setup: EngineSetup, sources: list[Source], start: int) -> Trial:
     """Sequences with these sources and a few forced tokens each."""
-    size = int(setup.model.config.get_text_config().vocab_size)
-    draw = torch.Generator().manual_seed(1)
-    numbers = torch.randint(1, size, (len(sources), _NUM_FORCED + 2), generator=draw).tolist()
+    numbers = random_tokens(setup.model, *[_NUM_FORCED + 2] * len(sources), seed=1)
     # Decoders of sounds start with several tokens: a language, a task.
     num_more = 2 if setup.sources else 0
     probes = [

@@ -18,7 +18,7 @@ from hf_triton.runtime import log
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError, RuntimeModelError, reason
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
-from hf_triton.text_generation.engine.generation_rules import GenerationRules, has_rules
+from hf_triton.text_generation.engine.generation_rules import GenerationRules, has_rules, vocab_size
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engine.step_times import StepTimes
@@ -83,8 +83,7 @@ class InFlightEngine(Engine):
         self._plan = (plan_decoder if is_decoder else plan_encoder_decoder)(setup)
         self.size, self.max_source_len = self._plan.size, self._plan.max_source_len
         self.max_num_seqs, self.max_model_len = self.size.max_num_seqs, self.size.max_model_len
-        vocab_size = int(setup.model.config.get_text_config().vocab_size)
-        self._max_num_scored = max(1, MOST_LOGITS // vocab_size)
+        self._max_num_scored = max(1, MOST_LOGITS // vocab_size(setup.model))
         self._max_num_batched_tokens = max_num_batched_tokens(
             setup.options, setup.device, self.max_num_seqs
         )

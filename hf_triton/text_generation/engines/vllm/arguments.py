@@ -31,7 +31,7 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has kernels for
 
 
 def engine_arguments(
-    served: ServedModel, options: Options, files: Path, dtype: str, cache_bytes: int | None
+    served: ServedModel, options: Options, files: Path, dtype: Any, cache_bytes: int | None
 ) -> dict[str, Any]:
     """All arguments; vLLM sizes the cache where ``cache_bytes`` is None. Raises LoadError for an
     argument that an option says too, or another backend of grammars.
@@ -48,7 +48,7 @@ def engine_arguments(
         )
     ours = {
         "model": str(files),
-        "dtype": dtype,
+        "dtype": str(dtype).removeprefix("torch."),
         "trust_remote_code": served.trust_remote_code,
         "max_model_len": options.max_model_len,
         "max_num_seqs": options.max_num_seqs,

@@ -7,7 +7,6 @@ import difflib
 import re
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from hf_triton.runtime.weights.model_files import adapters_at_load, model_files
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.runtime.weights.weight_loading import load_config, load_tokenizer, resolve_dtype
 from hf_triton.text_generation.engine.engine import EngineSetup
+from hf_triton.text_generation.engine.generation_rules import eos_token_ids
 from hf_triton.text_generation.options import Options
 
 from . import arguments, client, processes
@@ -38,9 +38,11 @@ class ModelDescription:
     dtype: Any
 
 
-def load_files(served: ServedModel, placement: Placement) -> tuple[Path, Any, ModelDescription]:
-    """The model's folder, tokenizer and description. Raises LoadError for missing files and for an
-    encoder-decoder.
+def make_engine(
+    served: ServedModel, options: Options, placement: Placement, num_threads: int
+) -> tuple[VllmEngine, Any]:
+    """The engine, not started, and the tokenizer. Raises LoadError for missing files, for an
+    encoder-decoder, and where vLLM is not installed or can't be started like this.
     """
     from transformers import GenerationConfig
 
@@ -53,21 +55,8 @@ def load_files(served: ServedModel, placement: Placement) -> tuple[Path, Any, Mo
     except OSError:  # it has no such file
         generation_config = GenerationConfig.from_model_config(config)
     dtype = resolve_dtype(served.dtype, config, placement.device)
-    return files, load_tokenizer(served, files), ModelDescription(config, generation_config, dtype)
-
-
-def make_engine(
-    served: ServedModel,
-    options: Options,
-    placement: Placement,
-    num_threads: int,
-    files: Path,
-    described: ModelDescription,
-    eos_token_ids: frozenset[int],
-) -> VllmEngine:
-    """The engine, not started. Raises LoadError where vLLM is not installed or can't be started
-    like this.
-    """
+    tokenizer = load_tokenizer(served, files)
+    described = ModelDescription(config, generation_config, dtype)
     given, device = options.vllm or {}, torch.device(placement.device)
     processes.set_variables(
         gpu_index=arguments.gpu_index(placement),
@@ -81,9 +70,8 @@ def make_engine(
     gib = options.kv_cache_gib
     cache = None if gib is None else int(gib * 2**30)
     if cache is None and device.type == "cpu":
-        size = getattr(described.dtype, "itemsize", 4)
-        cache = arguments.default_cache_bytes(options, described.config, size, free_bytes(device))
-    dtype = str(described.dtype).removeprefix("torch.")
+        size = getattr(dtype, "itemsize", 4)
+        cache = arguments.default_cache_bytes(options, config, size, free_bytes(device))
     adapters = adapters_at_load(served, partial(adapter_files, served))
     folders = {one.adapter.name: one.folder for one in adapters}
     takes_adapters = served.adapters_file or folders
@@ -95,12 +83,12 @@ def make_engine(
         model=described,
         options=options,
         device=torch.device("cpu"),  # only vLLM's own process uses a GPU
-        eos_token_ids=eos_token_ids,
+        eos_token_ids=eos_token_ids(described, tokenizer),
         num_threads=1,
         free_bytes=free_bytes,
         prepare=lambda model: None,
     )
-    return VllmEngine(setup, partial(_start, started, adapters, described.config))
+    return VllmEngine(setup, partial(_start, started, adapters, config)), tokenizer
 
 
 async def _start(

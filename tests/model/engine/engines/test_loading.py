@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerFast
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.weights.served_model import ServedModel, read_served_model
-from hf_triton.text_generation.generation_loading import LoadedModel, eos_token_ids, load_engine
+from hf_triton.text_generation.engine.generation_rules import eos_token_ids
+from hf_triton.text_generation.generation_loading import LoadedModel, load_engine
 from hf_triton.text_generation.options import Options
 from tests.support import served_models
 from tests.support.driving import Answers

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from transformers import LlamaConfig, T5Config
 
 from hf_triton.runtime.devices.device import Placement
@@ -193,12 +192,8 @@ def test_a_bad_word_that_is_an_end_is_none() -> None:
 @pytest.mark.skipif("vllm" in sys.modules, reason="vLLM is here")
 def test_a_python_without_vllm_is_told_of_in_one_line(tmp_path: Path) -> None:
     model = served(tmp_path)
-    files, _, described = loading.load_files(model, CPU)
     with pytest.raises(LoadError, match=r"vLLM is not installed .* python_env"):
-        loading.make_engine(
-            model, Options(**model.options), CPU, 1, files, described, frozenset({0})
-        )
-    assert described.dtype is torch.float32
+        loading.make_engine(model, Options(**model.options), CPU, 1)
 
 
 def adapter_folder(folder: Path, **config: Any) -> Path:
@@ -237,7 +232,7 @@ def test_an_encoder_decoder_is_refused_before_anything_starts(tmp_path: Path) ->
     T5Config(d_model=8, num_layers=1, num_heads=1).save_pretrained(tmp_path)
     model = replace(served(tmp_path), model=str(tmp_path))
     with pytest.raises(LoadError, match="encoder-decoder models can't run on it"):
-        loading.load_files(model, CPU)
+        loading.make_engine(model, Options(**model.options), CPU, 1)
 
 
 @pytest.mark.parametrize(
