@@ -13,7 +13,7 @@ import torch
 from hf_triton.runtime.errors import LoadError, RequestError, reason
 
 from ..sequence.source import Source
-from .digests import ContentNumbers, digests_of
+from .features import ContentNumbers, digests_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -24,7 +24,7 @@ from transformers import (
 
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.weights.weight_loading import leave_out_videos
-from hf_triton.text_generation.media.digests import ContentNumbers, digests_of
+from hf_triton.text_generation.media.features import ContentNumbers, digests_of
 from hf_triton.text_generation.media.processor import MediaProcessor
 
 WORDS = ("<unk>", "what", "is", "this", "?")
