@@ -23,8 +23,7 @@ from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engine.step_times import StepTimes
 from hf_triton.text_generation.forward.paged.graphs import with_cuda_graphs
-from hf_triton.text_generation.forward.transformers.step_extras import AdaptedSteps
-from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
+from hf_triton.text_generation.forward.transformers.transformers_runner import AdaptedSteps, Runner
 from hf_triton.text_generation.lora.linear import Adapter
 from hf_triton.text_generation.memory.layer_shapes import keep_states
 from hf_triton.text_generation.memory.paged_cache import PagedCache

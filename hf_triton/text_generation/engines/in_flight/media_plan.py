@@ -17,8 +17,7 @@ from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.own_logits import difference, narrowed
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.forward.transformers.step_extras import StepMedia
-from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
+from hf_triton.text_generation.forward.transformers.transformers_runner import Runner, StepMedia
 from hf_triton.text_generation.media.decoder_entry import DecoderEntry, Encoded
 from hf_triton.text_generation.media.features import tensors_of
 from hf_triton.text_generation.media.processor import Prompt

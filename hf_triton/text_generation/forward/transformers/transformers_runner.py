@@ -1,4 +1,6 @@
-"""The interface between the in-flight engine and its runners."""
+"""The interface between the in-flight engine and its runners, and the contexts of forwards whose
+steps have more than tokens: adapters, or images and sounds.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,13 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.lora.linear import Adapters, RowAdapters, StepAdapters
+from hf_triton.text_generation.media.decoder_entry import DecoderEntry, Part
 
 _POSITIONS, _COUNTED_FROM = "position_ids", "past_key_values_length"
 
@@ -20,12 +24,56 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
     return logits.argmax(dim=-1)
 
 
-class Extras(Protocol):
-    """The context of forwards whose steps have more than tokens."""
+class StepMedia:
+    """Images and sounds: the decoder's ``entry`` feeds their embeddings."""
 
-    def are_in(self, step: Step) -> bool: ...
+    def __init__(self, entry: DecoderEntry) -> None:
+        self._entry = entry
 
-    def around(self, step: Step) -> AbstractContextManager[None]: ...
+    def are_in(self, step: Step) -> bool:
+        return any(
+            part.encoded is not None and part.encoded.changes(part.start, part.end)
+            for part in parts_of(step)
+        )
+
+    def around(self, step: Step) -> AbstractContextManager[None]:
+        return self._entry.feeding(parts_of(step))
+
+
+def parts_of(step: Step) -> list[Part]:
+    """A step's tokens in the order of its row."""
+    decodes = [
+        Part(s.encoded, s.num_computed_tokens - 1, s.num_computed_tokens) for s in step.decodes
+    ]
+    chunks = [Part(chunk.sequence.encoded, chunk.start, chunk.end) for chunk in step.chunks]
+    return decodes + chunks
+
+
+class AdaptedSteps:
+    """LoRA adapters."""
+
+    def __init__(self, adapters: Adapters, device: torch.device) -> None:
+        self._adapters, self._device = adapters, device
+
+    def are_in(self, step: Step) -> bool:
+        return any(sequence.lora_name is not None for sequence in step.sequences)
+
+    @contextmanager
+    def around(self, step: Step) -> Iterator[None]:
+        """One engine thread a process: no lock."""
+        by_key = self._adapters.numbers
+        numbers = [by_key[sequence.adapter_key] for sequence in step.decodes]
+        for chunk in step.chunks:
+            numbers += [by_key[chunk.sequence.adapter_key]] * (chunk.end - chunk.start)
+        sampled = [by_key[sequence.adapter_key] for sequence in step.all_rows]
+        tokens, rows = (
+            RowAdapters(each, self._device) if any(each) else None for each in (numbers, sampled)
+        )
+        self._adapters.step = StepAdapters(len(numbers), len(sampled), tokens, rows)
+        try:
+            yield
+        finally:
+            self._adapters.step = None
 
 
 class Runner(ABC):
@@ -36,7 +84,7 @@ class Runner(ABC):
 
     name = ""
     cache: Any
-    extras: Extras | None = None
+    extras: StepMedia | AdaptedSteps | None = None
     plain: Runner | None = None
     supports_drafts = False
     takes_snapshots = False

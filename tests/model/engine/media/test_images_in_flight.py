@@ -18,8 +18,8 @@ from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import UnsupportedModelError
-from hf_triton.text_generation.forward.transformers import step_extras
-from hf_triton.text_generation.forward.transformers.step_extras import parts_of
+from hf_triton.text_generation.forward.transformers import transformers_runner
+from hf_triton.text_generation.forward.transformers.transformers_runner import parts_of
 from hf_triton.text_generation.generation_loading import start_from_setup
 from hf_triton.text_generation.media.decoder_entry import DecoderEntry, Part
 from hf_triton.text_generation.memory import state_pages
@@ -294,7 +294,7 @@ def test_decodes_that_take_another_rows_positions_are_refused(
         decodes = [replace(part, encoded=parts[0].encoded) for part in parts[:num_decodes]]
         return decodes + parts[num_decodes:]
 
-    monkeypatch.setattr(step_extras, "parts_of", mixed_up)
+    monkeypatch.setattr(transformers_runner, "parts_of", mixed_up)
     with pytest.raises(UnsupportedModelError, match="packed with images and cache: logits differ"):
         engine_of(made).start()
 
