@@ -55,16 +55,6 @@ class LayerShape:
         )
         return replace(self, states=tuple(states))
 
-    @property
-    def is_plain(self) -> bool:
-        """The layer keeps keys and values, and nothing else."""
-        return bool(self.num_kv_heads) and not self.states
-
-    @property
-    def is_packed(self) -> bool:
-        """The layer keeps no other states than convolution and recurrent ones."""
-        return all(state.kind in ("conv", "recurrent") for state in self.states)
-
 
 def keep_states(shapes: Iterable[LayerShape]) -> bool:
     return any(shape.states for shape in shapes)

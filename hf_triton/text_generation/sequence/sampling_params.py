@@ -90,11 +90,8 @@ class SamplingParams:
 
     @property
     def penalises(self) -> bool:
-        return (
-            self.repetition_penalty != 1
-            or self.frequency_penalty != 0
-            or self.presence_penalty != 0
-        )
+        of_output = self.frequency_penalty, self.presence_penalty
+        return self.repetition_penalty != 1 or any(of_output)
 
     @cached_property
     def changes_logits(self) -> bool:

@@ -31,7 +31,7 @@ from hf_triton.text_generation.forward.paged.page_runner import PagedRunner
 from hf_triton.text_generation.forward.states.own_functions import OwnFunctions
 from hf_triton.text_generation.forward.states.row import StateRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
-from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states
+from hf_triton.text_generation.memory.layer_shapes import LayerShape
 
 from .trial import TRIAL_WIDTH, WIDTHS, text_trial
 
@@ -117,8 +117,9 @@ def _candidates(
     found: list[RunnerSpec] = []
     # Layers that compute keys and values from what their cache keeps (DeepSeek V2).
     keeps_latents = any(hasattr(module, "expand_kv") for module in model.modules())
-    is_plain = all(shape.is_plain for shape in shapes) and not keeps_latents
-    if keep_states(shapes) and all(shape.is_packed for shape in shapes) and not keeps_latents:
+    states = {state.kind for shape in shapes for state in shape.states}
+    is_plain = all(shape.num_kv_heads for shape in shapes) and not states and not keeps_latents
+    if states and states <= {"conv", "recurrent"} and not keeps_latents:
         in_pages = _on_gpu(OWN_STATES, model, shapes, device)
         found += [STATES, in_pages] if compiled else [in_pages]
     if compiled and is_plain:
