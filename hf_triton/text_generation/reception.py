@@ -220,7 +220,7 @@ class Reception:
         arrived_s: float,
     ) -> Sequence:
         """The sequence of a choice; the first has the prompt's log-probabilities."""
-        asked = row.options
+        asked, timeout_ms = row.options, row.options["timeout_ms"]
         params = replace(row.params, seed=choice_seed(row.params.seed, index))
         if index and params.max_tokens:
             params = replace(params, num_prompt_logprobs=None)
@@ -245,7 +245,7 @@ class Reception:
             lora_name=asked["lora_name"] or None,
             cache_salt=asked["cache_salt"],
             priority=asked["priority"],
-            deadline_s=None if row.timeout_ms is None else arrived_s + row.timeout_ms / 1000,
+            deadline_s=None if timeout_ms is None else arrived_s + timeout_ms / 1000,
             fails_on_timeout=asked["on_timeout"] == "error",
             grammar=None if grammar is None else grammar(),
             source=row.prompt.source,

@@ -19,6 +19,7 @@ from hf_triton.runtime.request.tensors import kind_of
 from hf_triton.runtime.tokenizing.lengths import check_messages
 
 from ..structured.constraint import Constraint, Reasoning
+from ..structured.json_schemas import values_in
 from . import as_taken
 from .chat_formats import JSON, ChatFormat, format_of
 
@@ -300,16 +301,10 @@ def _describe_failure(error: Exception, chat: list[dict[str, Any]], kwargs: dict
     return f"messages: the chat template can't render them ({type(error).__name__})"
 
 
-def _texts(chat: list[Any]) -> Iterator[str]:
+def _texts(chat: list[dict[str, Any]]) -> Iterator[str]:
     """The texts of a chat that an error could quote; roles are not among them."""
-    left: list[Any] = list(chat)
-    while left:
-        value = left.pop()
-        if isinstance(value, dict):
-            left += [item for name, item in value.items() if name != "role"]
-        elif isinstance(value, list):
-            left += value
-        elif isinstance(value, str) and len(value) >= _QUOTED:
+    for value in values_in([{**message, "role": None} for message in chat]):
+        if isinstance(value, str) and len(value) >= _QUOTED:
             yield " ".join(value.split())
 
 

@@ -56,7 +56,6 @@ class Generation:
     options: Mapping[str, Any]
     prompt: Prompt
     params: SamplingParams
-    timeout_ms: int | None
     chat_format: ChatFormat | None
     kept_token_ids: frozenset[int]
     reasoning_tokens: ReasoningTokens | None
@@ -161,7 +160,6 @@ class CheckedRequest:
 
     rows: list[dict[str, Any]]
     params: list[SamplingParams]
-    timeouts_ms: list[int | None]
     outputs: frozenset[str]
     reader: PromptReader
 
@@ -179,7 +177,8 @@ class CheckedRequest:
 
     @property
     def timeout_ms(self) -> int | None:
-        return min((one for one in self.timeouts_ms if one is not None), default=None)
+        limits_ms = (row["timeout_ms"] for row in self.rows)
+        return min((one for one in limits_ms if one is not None), default=None)
 
     def with_files(self) -> tuple[CheckedRequest, int]:
         """The request with its files found, and their bytes; none is decoded."""
@@ -189,7 +188,7 @@ class CheckedRequest:
 
     def tokenised(self) -> GenerationRequest:
         """Makes the tokens of its texts, on any thread. Raises RequestError."""
-        checked = zip(self.rows, self.params, self.timeouts_ms, strict=True)
+        checked = zip(self.rows, self.params, strict=True)
         generations = each_row(lambda row: _generation(*row, self.reader), checked)
         return GenerationRequest(generations, self.outputs, any(row["stream"] for row in self.rows))
 
@@ -205,11 +204,12 @@ def check_request(
     numbers = sorted({row["n"] for row in rows})
     params = [_params(row, reader, outputs) for row in rows]
     limits_ms = reader.default_timeout_ms, reader.max_timeout_ms
-    timeouts_ms = [timeout_ms(row["timeout_ms"], *limits_ms) for row in rows]
+    for row in rows:
+        row["timeout_ms"] = timeout_ms(row["timeout_ms"], *limits_ms)
     if len(numbers) > 1:
         got = " and ".join(map(str, numbers[:2]))
         raise RequestError(f"n: got {got} in one batch, allowed: the same in every row")
-    return CheckedRequest(rows, params, timeouts_ms, outputs, reader)
+    return CheckedRequest(rows, params, outputs, reader)
 
 
 def _flagged(rows: list[dict[str, Any]]) -> frozenset[str]:
@@ -268,9 +268,7 @@ def _temperature(row: dict[str, Any]) -> float:
     return 1.0 if asks else 0.0
 
 
-def _generation(
-    row: dict[str, Any], params: SamplingParams, timeout_ms: int | None, reader: PromptReader
-) -> Generation:
+def _generation(row: dict[str, Any], params: SamplingParams, reader: PromptReader) -> Generation:
     """Makes the tokens of a row whose options are checked."""
     check_range("priority", row["priority"])
     reader.check_adapter(row)
@@ -297,9 +295,9 @@ def _generation(
         params = replace(params, constraint=held)
     if prompt.decoder_start:
         prompt = replace(prompt, source=text_source(prompt.token_ids))
-    # Without texts and files, which take memory.
+    # Without prompts and files, which take memory.
     asked = {name: row.get(name) for name in (*OPTIONS, "cache_salt", "lora_name")}
-    return Generation(asked, prompt, params, timeout_ms, chat_format, kept, counted)
+    return Generation(asked, prompt, params, chat_format, kept, counted)
 
 
 def _most_prompt_tokens(

@@ -42,7 +42,7 @@ class TokenizerDesk:
         asked = read_object(TOKENIZER_QUESTION, text(TOKENIZER_QUESTION, given))
         if asked.get("ask") == "tokenize" and "messages" in fields.inputs:
             rows = read_rows(fields, self.reader.fields)
-            checked = CheckedRequest(rows, [], [], frozenset(), self.reader)
+            checked = CheckedRequest(rows, [], frozenset(), self.reader)
             return checked.num_characters, partial(self._of_chat, checked, asked)
         (found,) = fields.optional_texts("text_input")[:1]
         if found is None or asked.get("ask") not in ("tokenize", "detokenize"):
