@@ -17,6 +17,8 @@ class Options:
     # Read by generator/spec/task_folders.py.
     STREAMS = QUANTIZES = True
     PACKAGES = ("text_generation",)
+    LOAD = "automatic_speech_recognition.speech_loading:load_speech"
+    SERVE = "automatic_speech_recognition.reception:Reception"
 
     language: str | None = option(
         None,

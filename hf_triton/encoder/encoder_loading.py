@@ -26,7 +26,7 @@ from .options import EncoderOptions
 from .runners.encoder_runner import Runner, RunnerSetup, random_encodings, select_runner
 from .runners.packed_runner import PackedRunner
 from .runners.padded_runner import EQUAL_LENGTHS, PADDED, PaddedRunner
-from .sentence_transformers.reading import SentenceFiles, read_sentence_files
+from .sentence_transformers.reading import read_sentence_files
 from .task import EncoderTask, TaskSetup
 from .texts.encoding import set_padding
 from .texts.tokenization import Tokenization
@@ -41,106 +41,88 @@ _DEFAULT_MAX_LENGTH = 8192
 class LoadedEncoder:
     engine: EncoderEngine
     task: EncoderTask
+    options: EncoderOptions
     description: str
 
 
-def load_encoder(
-    served: ServedModel,
-    options: EncoderOptions,
-    task_class: type[EncoderTask],
-    placement: Placement,
-    num_threads: int,
-    step: Callable[[EncoderTask], EncoderTask] = lambda task: task,
-) -> LoadedEncoder:
-    """Loads everything and starts the engine; ``step`` makes a step of an ensemble of the task.
-    Raises LoadError.
+class EncoderFiles:
+    """What the files of a served model say of it: sentence-transformers' own, and transformers'
+    configuration, with the class of transformers that loads the weights.
     """
-    setup, whole = load_setup(served, options, task_class, placement)
-    task = step(whole)
-    engine = EncoderEngine(
-        partial(ready_runner, setup, served, options),
-        task.reduce,
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        num_threads=num_threads,
-        watchdog_s=options.watchdog_s,
-        check_device=partial(check_device_works, setup.device),
-    )
-    engine.thread.start()
-    dtype = str(setup.model.dtype).removeprefix("torch.")
-    description = f"{served.source} ({dtype}) on {placement.device}, {engine.runner.name}"
-    return LoadedEncoder(engine, task, description)
 
+    def __init__(
+        self, served: ServedModel, options: EncoderOptions, task_class: type[EncoderTask]
+    ) -> None:
+        """Raises LoadError."""
+        import transformers
 
-def load_setup(
-    served: ServedModel,
-    options: EncoderOptions,
-    task_class: type[EncoderTask],
-    placement: Placement,
-) -> tuple[RunnerSetup, EncoderTask]:
-    """The model as transformers loads it, and what the task makes of it. Raises LoadError."""
-    saved, config, auto_class = read_files(served, options, task_class)
-    model = load_model(served, saved.folder, auto_class, config, placement)
-    task = make_task(served, options, task_class, saved, model)
-    tokenization = task.setup.tokenization
-    setup = RunnerSetup(
-        model,
-        torch.device(placement.device),
-        task.output,
-        tokenization.max_length,
-        has_token_types=tokenization.has_token_types,
-        hides_tokens=task.hides_tokens,
-    )
-    return setup, task
+        self.served, self.options, self._task_class = served, options, task_class
+        try:
+            self.saved = read_sentence_files(model_files(served), task_class.saved_as)
+        except LoadError as error:
+            raise LoadError(f"{served.source}: {error}") from None
+        self.config = load_config(served, self.saved.folder, self.saved.config_kwargs)
+        auto_class = task_class.auto_class_of(self.config, self.saved, options)
+        self.model_class = getattr(transformers, auto_class)
 
+    def task(self, model: Any) -> EncoderTask:
+        """The task with its tokenizer; the model may have no weights. Raises LoadError."""
+        saved, asked = self.saved, self.options.max_length
+        tokenizer = load_tokenizer(self.served, saved.folder, saved.processor_kwargs)
+        if saved.do_lower_case:
+            _lower_texts(tokenizer)
+        tokenization = Tokenization(
+            tokenizer,
+            max_length=longest_input(model, tokenizer, asked, saved.max_length),
+            truncation=self.options.truncation,
+            has_token_types=takes_token_types(model, tokenizer),
+            num_embeddings=_fewer_embeddings(model, tokenizer),
+            adds_special_tokens=saved.adds_special_tokens,
+            cuts=saved.cuts,
+        )
+        if self._task_class.output == "sequences":
+            set_padding(model.config, tokenizer)
+        batched = self.served.max_batch_size > 0
+        return self._task_class(TaskSetup(self.options, model.config, saved, tokenization, batched))
 
-def read_files(
-    served: ServedModel, options: EncoderOptions, task_class: type[EncoderTask]
-) -> tuple[SentenceFiles, Any, Any]:
-    """sentence-transformers' files, the model's configuration, and the class of transformers that
-    loads it. Raises LoadError.
-    """
-    import transformers
+    def setup(self, placement: Placement) -> tuple[RunnerSetup, EncoderTask]:
+        """The model as transformers loads it, and what the task makes of it. Raises LoadError."""
+        folder = self.saved.folder
+        model = load_model(self.served, folder, self.model_class, self.config, placement)
+        task = self.task(model)
+        setup = RunnerSetup(
+            model,
+            torch.device(placement.device),
+            task.output,
+            task.setup.tokenization.max_length,
+            has_token_types=task.setup.tokenization.has_token_types,
+            hides_tokens=task.hides_tokens,
+        )
+        return setup, task
 
-    files = model_files(served)
-    try:
-        saved = read_sentence_files(files, task_class.saved_as)
-    except LoadError as error:
-        raise LoadError(f"{served.source}: {error}") from None
-    config = load_config(served, saved.folder, saved.config_kwargs)
-    auto_class = task_class.auto_class_of(config, saved, options)
-    return saved, config, getattr(transformers, auto_class)
-
-
-def make_task(
-    served: ServedModel,
-    options: EncoderOptions,
-    task_class: type[EncoderTask],
-    saved: SentenceFiles,
-    model: Any,
-) -> EncoderTask:
-    """The task with its tokenizer, without weights. Raises LoadError."""
-    tokenization = _tokenization(served, options, saved, model)
-    if task_class.output == "sequences":
-        set_padding(model.config, tokenization.tokenizer)
-    batched = served.max_batch_size > 0
-    return task_class(TaskSetup(options, model.config, saved, tokenization, batched))
-
-
-def _tokenization(
-    served: ServedModel, options: EncoderOptions, saved: SentenceFiles, model: Any
-) -> Tokenization:
-    tokenizer = load_tokenizer(served, saved.folder, saved.processor_kwargs)
-    if saved.do_lower_case:
-        _lower_texts(tokenizer)
-    return Tokenization(
-        tokenizer,
-        max_length=longest_input(model, tokenizer, options.max_length, saved.max_length),
-        truncation=options.truncation,
-        has_token_types=takes_token_types(model, tokenizer),
-        num_embeddings=_fewer_embeddings(model, tokenizer),
-        adds_special_tokens=saved.adds_special_tokens,
-        cuts=saved.cuts,
-    )
+    def load(
+        self,
+        placement: Placement,
+        num_threads: int,
+        step: Callable[[EncoderTask], EncoderTask] = lambda task: task,
+    ) -> LoadedEncoder:
+        """Loads everything and starts the engine; ``step`` makes a step of an ensemble of the
+        task. Raises LoadError.
+        """
+        setup, whole = self.setup(placement)
+        task = step(whole)
+        engine = EncoderEngine(
+            partial(ready_runner, setup, self.served, self.options),
+            task.reduce,
+            max_num_batched_tokens=self.options.max_num_batched_tokens,
+            num_threads=num_threads,
+            watchdog_s=self.options.watchdog_s,
+            check_device=partial(check_device_works, setup.device),
+        )
+        engine.thread.start()
+        dtype = str(setup.model.dtype).removeprefix("torch.")
+        where = f"({dtype}) on {placement.device}, {engine.runner.name}"
+        return LoadedEncoder(engine, task, self.options, f"{self.served.source} {where}")
 
 
 def _lower_texts(tokenizer: Any) -> None:

@@ -13,8 +13,10 @@ from hf_triton.runtime.option import option, step_watchdog, unload_grace
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    TASK: ClassVar[str]  # its class, by the module of its folder
-    # These, and OUTPUT of a task, are read by generator/spec/task_folders.py.
+    OUTPUT: ClassVar[str]  # of its model: an OutputKind of task.py
+    TASK: ClassVar[str]  # its class, by the module of its folder: filling:FillMask
+    LOAD, SERVE = "encoder.ensemble.steps:load", "encoder.reception:Reception"
+    # These, and OUTPUT, are read by generator/spec/task_folders.py.
     PACKAGES = ("encoder",)
     DETERMINISTIC = QUANTIZES = True
 

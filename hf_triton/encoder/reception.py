@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.engine.reception import WorkReception
 from hf_triton.runtime.errors import CancelledError
 from hf_triton.runtime.metrics.publishing import Family
@@ -27,12 +26,8 @@ from hf_triton.runtime.request.cancellation import has_left
 from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.responder import attempt_on
 from hf_triton.runtime.request.tensors import RequestFields
-from hf_triton.runtime.weights.served_model import ServedModel
 
 from .encoder_loading import LoadedEncoder
-from .ensemble.steps import load_role
-from .options import EncoderOptions
-from .task import classes_of
 
 _SHORT_TEXT_BYTES = 1024  # a fifth of a millisecond of a tokenizer's time
 _LONG_TEXT_BYTES = 16 * 1024  # a millisecond or two
@@ -51,14 +46,8 @@ def give_way() -> None:
 
 
 class Reception(WorkReception):
-    def __init__(
-        self,
-        loaded: LoadedEncoder,
-        options: EncoderOptions,
-        *,
-        batched: bool,
-    ) -> None:
-        self._task, self._batched = loaded.task, batched
+    def __init__(self, loaded: LoadedEncoder, *, batched: bool) -> None:
+        self._task, self._batched, options = loaded.task, batched, loaded.options
         # Rust's own pool would take each text from the thread chosen for it here.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         num_long = max(1, options.num_tokenizer_threads // 4)
@@ -101,10 +90,3 @@ class Reception(WorkReception):
             self._submit(prepared.encodings, responder, prepared.answer, request.trace)
         else:
             responder.send(prepared.answer([]), final=True)
-
-
-def serve(served: ServedModel, placement: Placement, num_threads: int) -> Reception:
-    options_class, task_class = classes_of(served.task)
-    options = served.read_options(options_class)
-    loaded = load_role(served, options, task_class, placement, num_threads)
-    return Reception(loaded, options, batched=served.max_batch_size > 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 
 from hf_triton.runtime.request.responder import Array
 from hf_triton.runtime.request.tensors import RequestFields, each_row
+from hf_triton.runtime.weights.served_model import ServedModel
 
 from .options import EncoderOptions
 from .rows import LIST, Column, Values, read_rows, stack_rows
@@ -119,14 +120,13 @@ class EncoderTask:
         return outputs
 
 
-def classes_of(task: str) -> tuple[type[EncoderOptions], type[EncoderTask]]:
-    """The options in the folder of the task of this name, and the class that they name as TASK,
-    such as ``filling.FillMask``.
+def task_of(served: ServedModel) -> tuple[EncoderOptions, type[EncoderTask]]:
+    """A served model's options, and the class of its task, which they name as TASK. Raises
+    LoadError.
     """
-    folder = f"hf_triton.{task.replace('-', '_')}"
-    options: type[EncoderOptions] = import_module(f"{folder}.options").Options
-    module, _, name = options.TASK.partition(".")
-    return options, getattr(import_module(f"{folder}.{module}"), name)
+    folder = f"hf_triton.{served.task.replace('-', '_')}"
+    options: EncoderOptions = served.read_options(resolve_name(f"{folder}.options:Options"))
+    return options, resolve_name(f"{folder}.{options.TASK}")
 
 
 def token_counts(*encodings: Encoding) -> dict[str, Array]:

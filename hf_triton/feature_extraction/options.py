@@ -11,7 +11,7 @@ from hf_triton.runtime.option import option
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
-    OUTPUT, TASK = "hidden", "embedding.FeatureExtraction"
+    OUTPUT, TASK = "hidden", "embedding:FeatureExtraction"
 
     pooling: Literal[
         "auto", "mean", "cls", "last", "max", "weightedmean", "mean_sqrt_len_tokens", "splade"

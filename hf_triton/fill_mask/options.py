@@ -10,7 +10,7 @@ from hf_triton.runtime.option import above_limit, option
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
-    OUTPUT, TASK = "tokens", "filling.FillMask"
+    OUTPUT, TASK = "tokens", "filling:FillMask"
 
     top_k: int = option(
         5,

@@ -13,6 +13,8 @@ from hf_triton.runtime.option import option, unload_grace
 
 @dataclass(frozen=True)
 class Options:
+    LOAD, SERVE = "pipeline.pipeline_loading:load", "pipeline.reception:Reception"
+
     pipeline: str | None = option(
         None, "required: the name of the transformers pipeline, such as image-classification"
     )

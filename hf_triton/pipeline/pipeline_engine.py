@@ -46,16 +46,45 @@ class PipelineInput:
     where: str = ""
 
 
-class PipelineCall:
-    def __init__(self, name: str, pipe: Any) -> None:
-        self.name = name
-        self._pipe = pipe
-        self._chat = getattr(importlib.import_module(type(pipe).__module__), "Chat", None)
-        self._max_length = _max_length(name, pipe)
+class PipelineEngine(WorkEngine):
+    """``load`` returns the pipeline; it runs on the engine's thread, like every method."""
 
-    @property
-    def is_on_cpu(self) -> bool:
-        return bool(self._pipe.device.type == "cpu")
+    def __init__(self, name: str, load: Callable[[], Any], *, batch_size: int, **more: Any) -> None:
+        """``more`` as of WorkEngine."""
+        super().__init__("pipeline", batch_size, **more)
+        self._name, self._load = name, load
+
+    def prepare(self) -> None:
+        self.pipe = pipe = self._load()
+        self._chat = getattr(importlib.import_module(type(pipe).__module__), "Chat", None)
+        self._max_length = _max_length(self._name, pipe)
+
+    def key(self, item: PipelineInput) -> str:
+        return item.key
+
+    def compute(self, items: Sequence[PipelineInput]) -> list[Any]:
+        refusals = [self._refusal(given) for given in items]
+        good = [given for given, refusal in zip(items, refusals, strict=True) if not refusal]
+        results = iter(self.results(good) if good else ())
+        if self.pipe.device.type == "cpu":
+            self.thread.cpu_threads.computes(len(good))
+        return [refusal or next(results) for refusal in refusals]
+
+    def _refusal(self, given: PipelineInput) -> RuntimeModelError | None:
+        try:
+            self.check(given)
+        except RequestError as error:
+            return self.failure(given, error)
+        return None
+
+    def failure(self, item: PipelineInput, error: BaseException) -> RuntimeModelError:
+        """Names the input's place in a list."""
+        if isinstance(error, RuntimeModelError):
+            return type(error)(f"{item.where}{error}")
+        text = f"{item.where}the {self._name} pipeline: {type(error).__name__}: {reason(error)}"
+        # A CUDA failure may come as any of torch's errors.
+        own = isinstance(error, _CALLERS_FAULTS) or type(error).__name__ == "PipelineException"
+        return RequestError(text) if own and "CUDA" not in text else EngineError(text)
 
     def check(self, given: PipelineInput) -> None:
         """Raises RequestError for an input that the model can't hold. On a GPU a position beyond
@@ -76,28 +105,20 @@ class PipelineCall:
     def results(self, inputs: Sequence[PipelineInput]) -> list[Any]:
         """A result for each input, computed together; their parameters are equal."""
         given, parameters = [self._as_input(one.item) for one in inputs], inputs[0].parameters
-        if self.name in _ONE_BY_ONE:
-            return [self._pipe(item, **self._arguments(parameters)) for item in given]
-        found = self._pipe(given, batch_size=len(given), **self._arguments(parameters))
-        if self.name in _UNWRAPS_ONE and len(given) == 1:
+        if self._name in _ONE_BY_ONE:
+            return [self.pipe(item, **self._arguments(parameters)) for item in given]
+        found = self.pipe(given, batch_size=len(given), **self._arguments(parameters))
+        if self._name in _UNWRAPS_ONE and len(given) == 1:
             return [found]
         found = list(found)
         if len(found) != len(given):
-            raise EngineError(f"{self.name} gave {len(found)} results for {len(given)} inputs")
+            raise EngineError(f"{self._name} gave {len(found)} results for {len(given)} inputs")
         return found
-
-    def failure(self, error: BaseException) -> RuntimeModelError:
-        if isinstance(error, RuntimeModelError):
-            return error
-        text = f"the {self.name} pipeline: {type(error).__name__}: {reason(error)}"
-        # A CUDA failure may come as any of torch's errors.
-        own = isinstance(error, _CALLERS_FAULTS) or type(error).__name__ == "PipelineException"
-        return RequestError(text) if own and "CUDA" not in text else EngineError(text)
 
     def _as_input(self, item: Any) -> Any:
         if isinstance(item, ChatMessages):
             if self._chat is None:
-                raise RequestError(f"inputs: the {self.name} pipeline takes no chat")
+                raise RequestError(f"inputs: the {self._name} pipeline takes no chat")
             return self._chat([dict(message) for message in item.messages])
         if isinstance(item, dict):
             return dict(item)  # some pipelines modify their inputs
@@ -127,9 +148,9 @@ class PipelineCall:
             raise RequestError(f"max_length: got {asked}, this model takes at most {limit} tokens")
         if _cuts(parameters) or sum(len(w.encode()) for w in words) + 8 <= limit:
             return
-        num_tokens = len(self._pipe.tokenizer(*words)["input_ids"])
+        num_tokens = len(self.pipe.tokenizer(*words)["input_ids"])
         if num_tokens > limit:
-            nested = _CUTTING_PARAMETER.get(self.name)
+            nested = _CUTTING_PARAMETER.get(self._name)
             how = f'pipeline_parameters {{"{nested}": {{"truncation": true}}}}'
             raise RequestError(
                 f"inputs: got {num_tokens} tokens, this model takes at most {limit}; send "
@@ -138,7 +159,7 @@ class PipelineCall:
 
     def _check_samples(self, samples: Any) -> None:
         """Raises RequestError for a sound too short for one frame of the model's features."""
-        count = getattr(self._pipe.model, "_get_feat_extract_output_lengths", None)
+        count = getattr(self.pipe.model, "_get_feat_extract_output_lengths", None)
         if count is None:
             return
         import torch
@@ -165,38 +186,3 @@ def _asked_length(parameters: Mapping[str, Any]) -> int | None:
     nested = [v for v in (parameters.get(n) for n in _MAY_CUT) if isinstance(v, dict)]
     lengths = [found.get("max_length") for found in (parameters, *nested)]
     return max((n for n in lengths if isinstance(n, int)), default=None)
-
-
-class PipelineEngine(WorkEngine):
-    """``load`` returns the call; it runs on the engine's thread, like every method."""
-
-    def __init__(self, load: Callable[[], PipelineCall], *, batch_size: int, **more: Any) -> None:
-        """``more`` as of WorkEngine."""
-        super().__init__("pipeline", batch_size, **more)
-        self._load = load
-
-    def prepare(self) -> None:
-        self._call = self._load()
-
-    def key(self, item: PipelineInput) -> str:
-        return item.key
-
-    def compute(self, items: Sequence[PipelineInput]) -> list[Any]:
-        refusals = [self._refusal(given) for given in items]
-        good = [given for given, refusal in zip(items, refusals, strict=True) if not refusal]
-        results = iter(self._call.results(good) if good else ())
-        if self._call.is_on_cpu:
-            self.thread.cpu_threads.computes(len(good))
-        return [refusal or next(results) for refusal in refusals]
-
-    def _refusal(self, given: PipelineInput) -> RuntimeModelError | None:
-        try:
-            self._call.check(given)
-        except RequestError as error:
-            return self.failure(given, error)
-        return None
-
-    def failure(self, item: PipelineInput, error: BaseException) -> RuntimeModelError:
-        """Names the input's place in a list."""
-        found = self._call.failure(error)
-        return type(found)(f"{item.where}{found}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+from dataclasses import dataclass
 from typing import Any
 
 from hf_triton.runtime import log
@@ -18,8 +19,7 @@ from hf_triton.runtime.weights.weight_loading import check_words, load_config, l
 
 from .items import ELSEWHERE, KINDS, OWN_TASKS, ItemReader, Kind
 from .options import Options
-from .pipeline_engine import PipelineCall, PipelineEngine
-from .reception import Reception
+from .pipeline_engine import PipelineEngine
 from .request import CallParameters, RequestReader
 
 _PARTS = ("tokenizer", "image_processor", "feature_extractor", "processor")
@@ -27,29 +27,35 @@ _INSTALLED_AS = {"PIL": "pillow"}
 _GPU_BATCH = 8
 
 
-def serve_pipeline(served: ServedModel, placement: Placement, num_threads: int) -> Reception:
-    """Loads the pipeline on its engine's thread and starts serving; raises LoadError."""
+@dataclass(frozen=True)
+class LoadedPipeline:
+    engine: PipelineEngine
+    reader: RequestReader
+    options: Options
+    description: str
+
+
+def load(served: ServedModel, placement: Placement, num_threads: int) -> LoadedPipeline:
+    """Loads the pipeline on its engine's thread. Raises LoadError."""
     options = served.read_options(Options)
     name = pipeline_name(options.pipeline)
     kind = kind_of_pipeline(name)
     # On a CPU batches gain nothing: padding costs as much as they save.
     suits = kind.batches_safely and placement.device != "cpu"
     batch_size = options.batch_size or (_GPU_BATCH if suits else 1)
-    made: list[tuple[Any, CallParameters]] = []
 
-    def load() -> PipelineCall:
+    def made() -> Any:
         pipe = load_pipeline(served, name, placement)
-        parameters = CallParameters(name, pipe)
-        parameters.check("options.parameters", defaults)
-        made.append((pipe, parameters))
-        return PipelineCall(name, pipe)
+        CallParameters(name, pipe).check("options.parameters", defaults)
+        return pipe
 
-    engine = PipelineEngine(
-        load,
+    engine: PipelineEngine = PipelineEngine(
+        name,
+        made,
         batch_size=batch_size,
         num_threads=num_threads,
         watchdog_s=options.watchdog_s,
-        check_device=lambda: check_devices_work(made[0][0].model),
+        check_device=lambda: check_devices_work(engine.pipe.model),
     )
     given = "{}" if options.parameters is None else options.parameters
     try:
@@ -57,20 +63,14 @@ def serve_pipeline(served: ServedModel, placement: Placement, num_threads: int) 
         engine.thread.start()
     except RequestError as error:
         raise LoadError(str(error)) from None
-    [(pipe, call)] = made
+    pipe = engine.pipe
     limits = MediaLimits(options.max_image_megapixels * 1e6, options.max_audio_s)
     items = ItemReader(kind, limits, _sampling_rate(pipe))
     dtype = str(pipe.model.dtype).removeprefix("torch.")
     what = f"{served.source} ({dtype}) on {placement.device}, {name} pipeline"
-    return Reception(
-        RequestReader(items, call, defaults, name),
-        engine,
-        options,
-        names=call.names,
-        batched=served.max_batch_size > 0,
-        description=what + (f", batches of up to {batch_size}" if batch_size > 1 else ""),
-        tokenizer=pipe.tokenizer,
-    )
+    reader = RequestReader(items, CallParameters(name, pipe), defaults, name)
+    batches = f", batches of up to {batch_size}" if batch_size > 1 else ""
+    return LoadedPipeline(engine, reader, options, what + batches)
 
 
 def _sampling_rate(pipe: Any) -> int:

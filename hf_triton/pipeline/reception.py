@@ -31,41 +31,28 @@ from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.tracing.trace import Trace
 
 from . import request as requests
-from .options import Options
-from .pipeline_engine import PipelineEngine
-from .request import Query, RequestReader, Taken
+from .pipeline_loading import LoadedPipeline
+from .request import Query, Taken
 
 _MIB = 1024 * 1024
 
 
 class Reception(WorkReception):
-    def __init__(
-        self,
-        reader: RequestReader,
-        engine: PipelineEngine,
-        options: Options,
-        *,
-        names: frozenset[str],
-        batched: bool,
-        description: str = "",
-        tokenizer: Any = None,
-    ) -> None:
-        """``names`` are arguments of the pipeline's call that a request may set."""
-        self._reader, self._names = reader, names
+    def __init__(self, loaded: LoadedPipeline, *, batched: bool) -> None:
+        self._reader, self._batched, options = loaded.reader, batched, loaded.options
         self._max_input_mib = options.max_input_mib
-        self._batched = batched
         num_threads = options.num_reader_threads
         self._files = FileThreads(num_threads)
         super().__init__(
-            engine,
+            loaded.engine,
             [self._files],
             ThreadPoolExecutor(
                 num_threads, "pipeline-answers", initializer=torch.set_num_threads, initargs=(1,)
             ),
             max_queue_size=options.max_queue_size,
-            description=description,
+            description=loaded.description,
             unload_grace_s=options.unload_grace_s,
-            tokenizer=tokenizer,
+            tokenizer=loaded.engine.pipe.tokenizer,
         )
 
     def families(self) -> Iterator[Family]:
@@ -78,7 +65,7 @@ class Reception(WorkReception):
         # There is one output, even if a request lists others.
         responder = request.responder
         fields = RequestFields(request.inputs, request.parameters, batched=self._batched)
-        fields.check_parameters({*self._names, *requests.INPUTS})
+        fields.check_parameters({*self._reader.call.names, *requests.INPUTS})
         taken = requests.take(fields)
         if taken.num_bytes > self._max_input_mib * _MIB:
             raise RequestError(

@@ -82,7 +82,7 @@ class RequestReader:
     def __init__(
         self, items: ItemReader, call: CallParameters, defaults: Mapping[str, Any], name: str
     ) -> None:
-        self._items, self._call, self._defaults = items, call, dict(defaults)
+        self._items, self.call, self._defaults = items, call, dict(defaults)
         self._pipeline = name
 
     def read(self, row: Row, parameters: Mapping[str, Any]) -> list[Query]:
@@ -188,14 +188,14 @@ class RequestReader:
     def _call_parameters(self, row: Row, parameters: Mapping[str, Any]) -> dict[str, Any]:
         own: dict[str, Any] = {}
         for name in (name for name in _OF_THE_CALL if name in row):
-            if name not in self._call.names:
+            if name not in self.call.names:
                 raise RequestError(f"{name}: the {self._pipeline} pipeline does not take it")
             values = [text(name, value) for value in row[name]]
             own[name] = values if name == "candidate_labels" else values[0]
         packed: dict[str, Any] = {}
         if PARAMETERS in row:
             packed = read_object(PARAMETERS, text(PARAMETERS, row[PARAMETERS][0]))
-        self._call.check(PARAMETERS, packed)
+        self.call.check(PARAMETERS, packed)
         twice = set(packed) & {*own, *parameters}
         if twice:
             raise RequestError(f"{sorted(twice)[0]}: also given in {PARAMETERS}, send one of them")

@@ -12,7 +12,7 @@ from hf_triton.runtime.option import above_limit, option
 class Options(EncoderOptions):
     """The names and defaults are those of transformers."""
 
-    OUTPUT, TASK = "tokens", "answering.QuestionAnswering"
+    OUTPUT, TASK = "tokens", "answering:QuestionAnswering"
 
     max_seq_len: int | None = option(
         None,

@@ -17,6 +17,8 @@ class Options:
     # Read by generator/spec/task_folders.py.
     STREAMS = QUANTIZES = True
     PACKAGES = ("text_generation",)
+    LOAD = "text2text_generation.text2text_loading:load_text2text"
+    SERVE = "text_generation.reception:Reception"
 
     prefix: str | None = option(
         None,

@@ -11,7 +11,7 @@ from hf_triton.runtime.option import option
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
-    OUTPUT, TASK = "sequences", "classification.TextClassification"
+    OUTPUT, TASK = "sequences", "classification:TextClassification"
 
     function_to_apply: Literal["auto", "softmax", "sigmoid", "none"] = option(
         "auto",

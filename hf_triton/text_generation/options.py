@@ -39,6 +39,8 @@ class Options:
 
     # Read by generator/spec/task_folders.py.
     STREAMS = ADAPTERS = QUANTIZES = True
+    LOAD = "text_generation.generation_loading:load_engine"
+    SERVE = "text_generation.reception:Reception"
     GONE: ClassVar[Mapping[str, str]] = {
         "prefix_cache_gib": "raise kv_cache_gib, whose free pages keep prefixes",
         "max_step_ms": "lower max_num_batched_tokens",
@@ -212,6 +214,7 @@ class MediaOptions(Options):
 
     ADAPTERS = False
     PACKAGES = ("text_generation",)
+    LOAD = "text_generation.generation_loading:load_media_engine"
 
     engine: Literal["auto", "in_flight", "generate"] = option(
         "auto",

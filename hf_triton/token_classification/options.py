@@ -11,7 +11,7 @@ from hf_triton.runtime.option import option
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
-    OUTPUT, TASK = "tokens", "tagging.TokenClassification"
+    OUTPUT, TASK = "tokens", "tagging:TokenClassification"
 
     aggregation_strategy: Literal["none", "simple", "first", "average", "max"] = option(
         "simple",

@@ -11,7 +11,7 @@ from hf_triton.runtime.option import option
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
-    OUTPUT, TASK = "sequences", "zero_shot.ZeroShotClassification"
+    OUTPUT, TASK = "sequences", "zero_shot:ZeroShotClassification"
 
     hypothesis_template: str = option(
         "This example is {}.", "the hypothesis of each label; {} stands for the label"

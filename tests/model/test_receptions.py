@@ -269,19 +269,23 @@ def test_an_engine_whose_device_is_lost_ends_and_answers_everyone(
     assert len([line for line in log_lines if "can't compute any more" in line]) == 1
 
 
-@pytest.mark.parametrize("kind, flag, sizes", [
-    ("encoder", "runner.follows_threads", [5, 4]),  # tokens
-    ("pipeline", "call.is_on_cpu", [1, 2]),  # items
+@pytest.mark.parametrize("kind, flag, values, sizes", [
+    ("encoder", "runner.follows_threads", (True, False), [5, 4]),  # tokens
+    ("pipeline", "model.device", (torch.device("cpu"), torch.device("cuda")), [1, 2]),  # items
 ])  # fmt: skip
 def test_steps_are_timed_where_they_compute_with_torchs_threads(
-    kind: str, flag: str, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    flag: str,
+    values: tuple[Any, Any],
+    sizes: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     noted: list[int] = []
     monkeypatch.setattr(StepThreads, "note", lambda _, size, seconds: noted.append(size))
     with serving(KINDS[kind]) as served:
         part, name = flag.split(".")
         for follows, words in ((True, "first"), (True, "ab cd"), (False, "last")):
-            setattr(getattr(served, part), name, follows)
+            setattr(getattr(served, part), name, values[not follows])
             served.ask(words).answer()
     assert noted == sizes
 
@@ -469,9 +473,9 @@ def test_one_bad_input_does_not_fail_its_batch_and_is_named_by_its_place() -> No
     with serving(ServedPipeline) as served:
         _, bad, refused, good, both = served.ask_together("wrong", "refused", "abc", "de wrong")
         assert good.answer() == [3]
-        assert str(bad.answer()) == "ValueError: a wrong word"
+        assert str(bad.answer()) == "the lengths pipeline: ValueError: a wrong word"
         assert str(refused.answer()) == "refused"
-        assert str(both.answer()) == "input 1: ValueError: a wrong word"
+        assert str(both.answer()) == "input 1: the lengths pipeline: ValueError: a wrong word"
         assert all(isinstance(one.answer(), RequestError) for one in (bad, refused, both))
 
 

@@ -23,9 +23,10 @@ from hf_triton.encoder.task import EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.pipeline.options import Options as PipelineOptions
 from hf_triton.pipeline.pipeline_engine import PipelineEngine, PipelineInput
+from hf_triton.pipeline.pipeline_loading import LoadedPipeline
 from hf_triton.pipeline.reception import Reception as PipelineReception
 from hf_triton.pipeline.request import Query, Row
-from hf_triton.runtime.errors import EngineError, RequestError, RuntimeModelError
+from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.responder import Array, attempt
 from hf_triton.runtime.request.tensors import RequestFields, text
@@ -69,6 +70,10 @@ class Gate:
 
 class StandIn:
     """Reads words, and computes how long each is. A word of ERRORS fails there."""
+
+    # As a pipeline has them.
+    device, tokenizer = SimpleNamespace(type="cpu"), None
+    model = SimpleNamespace(config=SimpleNamespace())
 
     def __init__(self) -> None:
         self.reading, self.long_text, self.computing = Gate(), Gate(), Gate()
@@ -127,12 +132,12 @@ class LengthRunner(Runner):
         return [torch.tensor(float(one)) for one in self._model.lengths([*map(spelt, batch)])]
 
 
-class Pipe:
-    """The stand-in as a pipeline's reader and call: an item is a word, and ``word:key`` one with
-    parameters of its own.
+class WordReader:
+    """The stand-in as a pipeline's reader: an item is a word, and ``word:key`` one with parameters
+    of its own.
     """
 
-    name, is_on_cpu = "lengths", True
+    call = SimpleNamespace(names=())
 
     def __init__(self, model: StandIn) -> None:
         self._model = model
@@ -150,18 +155,15 @@ class Pipe:
             )
         ]
 
+
+class LengthEngine(PipelineEngine):
     def check(self, given: PipelineInput) -> None:
         if given.item == "refused":
             raise RequestError("refused")
 
     def results(self, inputs: Sequence[PipelineInput]) -> list[int]:
-        return self._model.lengths([given.item for given in inputs])
-
-    def failure(self, error: BaseException) -> RuntimeModelError:
-        if isinstance(error, RuntimeModelError):
-            return error
-        fault = RequestError if isinstance(error, ValueError) else EngineError
-        return fault(f"{type(error).__name__}: {error}")
+        lengths: list[int] = self.pipe.lengths([given.item for given in inputs])
+        return lengths
 
 
 class Caller:
@@ -271,8 +273,12 @@ class ServedEncoder(Served):
         self.engine = EncoderEngine(lambda: self.runner, task.reduce, **limits, **options)
         self.engine.thread.start()
         self.reception = EncoderReception(
-            LoadedEncoder(self.engine, task, "lengths"),
-            EncoderOptions(max_queue_size=max_queue_size, num_tokenizer_threads=2),
+            LoadedEncoder(
+                self.engine,
+                task,
+                EncoderOptions(max_queue_size=max_queue_size, num_tokenizer_threads=2),
+                "lengths",
+            ),
             batched=False,
         )
 
@@ -282,18 +288,16 @@ class ServedPipeline(Served):
 
     def __init__(self, *, max_queue_size: int = 100, batch_size: int = 8, **options: Any) -> None:
         super().__init__()
-        self.call = cast(Any, Pipe(self.model))
-        self.engine = PipelineEngine(
-            lambda: self.call, batch_size=batch_size, num_threads=1, **options
+        self.engine = LengthEngine(
+            "lengths", lambda: self.model, batch_size=batch_size, num_threads=1, **options
         )
         self.engine.thread.start()
-        self.reception = PipelineReception(
-            self.call,
-            self.engine,
-            PipelineOptions(max_queue_size=max_queue_size, max_input_mib=1.0, num_reader_threads=1),
-            names=frozenset(),
-            batched=True,
+        limits = PipelineOptions(
+            max_queue_size=max_queue_size, max_input_mib=1.0, num_reader_threads=1
         )
+        reader: Any = WordReader(self.model)
+        loaded = LoadedPipeline(self.engine, reader, limits, "lengths")
+        self.reception = PipelineReception(loaded, batched=True)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ the right, as every exported encoder takes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,10 +24,9 @@ from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.runtime.weights.untrusted_files import within_files
 from hf_triton.runtime.weights.weight_loading import load_without_weights
 
-from ..encoder_loading import LoadedEncoder, load_encoder, make_task, read_files
+from ..encoder_loading import EncoderFiles, LoadedEncoder
 from ..engine.encoder_engine import EncoderEngine
-from ..options import EncoderOptions
-from ..task import EncoderTask, Prepared
+from ..task import EncoderTask, Prepared, task_of
 from ..texts.encoding import ROWS, Encoding, padded_rows, padding_filler
 
 MODEL_OUTPUT = "model_output"
@@ -132,32 +131,26 @@ def _array(fields: RequestFields, name: str) -> Any:
     return found
 
 
-def load_role(
-    served: ServedModel,
-    options: EncoderOptions,
-    task_class: type[EncoderTask],
-    placement: Placement,
-    num_threads: int,
-) -> LoadedEncoder:
+def load(served: ServedModel, placement: Placement, num_threads: int) -> LoadedEncoder:
     """Loads the whole model, or the step of an ensemble that ``served.role`` names. Raises
     LoadError.
     """
-    load = partial(load_encoder, served, options, task_class, placement, num_threads)
+    files = EncoderFiles(served, *task_of(served))
     if served.role == "whole":
-        return load()
+        return files.load(placement, num_threads)
     if served.role == "model":
-        return load(ModelStep)
-    saved, config, auto_class = read_files(served, options, task_class)
-    with within_files(saved.folder):  # these steps need no weights
-        model = load_without_weights(served, auto_class, config)
-    task = make_task(served, options, task_class, saved, model)
+        return files.load(placement, num_threads, ModelStep)
+    with within_files(files.saved.folder):  # these steps need no weights
+        model = load_without_weights(served, files.model_class, files.config)
+    task = files.task(model)
+    steps: Mapping[str, Callable[[], EncoderTask]] = {
+        "tokenizer": partial(TokenizerStep, task, served.pad_to_multiple_of),
+        "postprocessing": partial(PostprocessingStep, task),
+    }
+    if served.role not in steps:
+        raise LoadError(f"model.json: an encoder has no role {served.role}")
     description = f"{served.source}, {served.role}"
-    if served.role == "tokenizer":
-        step = TokenizerStep(task, served.pad_to_multiple_of)
-        return LoadedEncoder(_no_engine(), step, description)
-    if served.role == "postprocessing":
-        return LoadedEncoder(_no_engine(), PostprocessingStep(task), description)
-    raise LoadError(f"model.json: an encoder has no role {served.role}")
+    return LoadedEncoder(_no_engine(), steps[served.role](), files.options, description)
 
 
 def _no_engine() -> EncoderEngine:

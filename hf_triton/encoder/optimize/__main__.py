@@ -26,9 +26,9 @@ from hf_triton.runtime.devices import device
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights.served_model import ServedModel, read_served_model
 
-from ..encoder_loading import load_setup
+from ..encoder_loading import EncoderFiles
 from ..runners.encoder_runner import RunnerSetup
-from ..task import classes_of
+from ..task import task_of
 from .comparison import Report, candidates, timings, to_json, to_text
 
 _LENGTHS = (16, 128)
@@ -54,14 +54,13 @@ def main(folder: Path, asked: types.SimpleNamespace) -> int:
 def compare(folder: Path, asked: types.SimpleNamespace) -> int:
     """Returns the exit code. Raises LoadError."""
     served = read_served_model(folder, asked.version)
-    options_class, task_class = classes_of(served.task)
-    options = served.read_options(options_class)
+    options, task_class = task_of(served)
     kind = asked.kind
     if kind == "KIND_AUTO":  # as Triton chooses
         kind = "KIND_GPU" if torch.cuda.is_available() else "KIND_CPU"
     placement = device.placement(kind, "0", served.device_map)
     torch.set_num_threads(device.cpu_threads({"instance_group": [{"count": asked.instances}]}))
-    setup, _ = load_setup(served, options, task_class, placement)
+    setup, _ = EncoderFiles(served, options, task_class).setup(placement)
     usual = [length for length in _LENGTHS if length <= setup.max_length] or [setup.max_length]
     lengths = asked.lengths or usual
     if max(lengths) > setup.max_length:

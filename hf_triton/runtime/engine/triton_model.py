@@ -1,4 +1,5 @@
-"""The Triton model of every task: loads a model, and passes every request to its Serving.
+"""The Triton model of every task: loads a model, and passes every request to its Serving. The
+task's options name the function that loads it, LOAD, and the class that serves it, SERVE.
 
 ``execute`` returns at once: answers are sent from other threads through each request's response
 sender. So requests of any number of calls share an engine's steps. Heavy imports happen in
@@ -9,10 +10,10 @@ from __future__ import annotations
 
 import json
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
+from pkgutil import resolve_name
+from typing import Any, NoReturn, Protocol
 
 import triton_python_backend_utils as pb_utils
 
@@ -24,10 +25,7 @@ from hf_triton.runtime.heartbeat import Heartbeat
 from hf_triton.runtime.hooking.hook_runner import functions_of
 from hf_triton.runtime.metrics.publishing import Family, Sample, one_number
 from hf_triton.runtime.request.request import Request, take_each
-from hf_triton.runtime.weights.served_model import ServedModel, read_served_model
-
-if TYPE_CHECKING:
-    from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.weights.served_model import read_served_model
 
 _MEMORY = "hf_triton_memory_bytes"
 _MEMORY_HELP = "Memory that a model took when it was loaded, and that is free, by device"
@@ -59,27 +57,8 @@ class Serving(Protocol):
         """Finishes what is here within ``grace_s``, answers the rest with UNAVAILABLE."""
 
 
-# Loads a model and starts its engine with this number of threads. Raises LoadError, whose text an
-# operator reads in the log.
-Loader: TypeAlias = "Callable[[ServedModel, Placement, int], Serving]"
-
-
-def serve(
-    load: Callable[[ServedModel, Placement, int], Any],
-    reception: Callable[..., Serving],
-    served: ServedModel,
-    placement: Placement,
-    num_threads: int,
-) -> Serving:
-    return reception(load(served, placement, num_threads), batched=served.max_batch_size > 0)
-
-
-class TritonModel(ABC):
+class TritonModel:
     """A model.py may add ``preprocess`` and ``postprocess``, as a hooks file has them."""
-
-    @abstractmethod
-    def loader(self) -> Loader:
-        """Imports the model's code and returns the function that loads it."""
 
     def initialize(self, args: dict[str, str]) -> None:
         started_s = time.monotonic()
@@ -106,10 +85,12 @@ class TritonModel(ABC):
 
         from hf_triton.runtime.devices import device
 
-        load = self.loader()
+        served = read_served_model(Path(args["model_repository"]), args["model_version"])
+        options = resolve_name(f"hf_triton.{served.task.replace('-', '_')}.options:Options")
+        load = resolve_name(f"hf_triton.{options.LOAD}")
+        reception = resolve_name(f"hf_triton.{options.SERVE}")
         collect_normally()  # imported modules stay in memory
         torch.set_num_threads(1)  # parallel work belongs to the engine's thread alone
-        served = read_served_model(Path(args["model_repository"]), args["model_version"])
         self.intake = Intake(served, args, pb_utils, functions_of(self))
         self.decoupled = served.decoupled
         config = json.loads(args["model_config"])
@@ -118,7 +99,8 @@ class TritonModel(ABC):
         kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
         placement = device.placement(kind, device_id, served.device_map)
         inputs, outputs = (tuple(t["name"] for t in config[side]) for side in ("input", "output"))
-        self.serving = load(served, placement, device.cpu_threads(config))
+        loaded = load(served, placement, device.cpu_threads(config))
+        self.serving: Serving = reception(loaded, batched=served.max_batch_size > 0)
         try:
             try_one(self.serving, served, inputs, outputs)
         except LoadError:

@@ -9,7 +9,7 @@ import pytest
 
 from generator.errors import GeneratorError
 from hf_triton.cli.verbs.generate import generate
-from hf_triton.encoder.encoder_loading import load_setup, torch_runner
+from hf_triton.encoder.encoder_loading import EncoderFiles, torch_runner
 from hf_triton.encoder.fused.fused_encoder_runner import FusedRunner
 from hf_triton.encoder.runners.encoder_runner import (
     largest_difference,
@@ -36,7 +36,7 @@ def test_linear_layers_are_quantized_joined_and_fused(method: str, tmp_path: Pat
     served = dataclasses.replace(
         served_model(files, tmp_path, task="text-classification"), quantization={"method": method}
     )
-    setup, _ = load_setup(served, Options(), TextClassification, CPU)
+    setup, _ = EncoderFiles(served, Options(), TextClassification).setup(CPU)
     scene = random_encodings(setup)
     expected = [reference_forward(setup, encoding) for encoding in scene]
     allowed = tolerance_of(setup.model)
@@ -45,7 +45,7 @@ def test_linear_layers_are_quantized_joined_and_fused(method: str, tmp_path: Pat
     assert isinstance(runner, FusedRunner)
     assert largest_difference(runner.forward(scene), expected) < allowed
     whole = dataclasses.replace(served, quantization=None)
-    exact, _ = load_setup(whole, Options(), TextClassification, CPU)
+    exact, _ = EncoderFiles(whole, Options(), TextClassification).setup(CPU)
     expected = [reference_forward(exact, encoding) for encoding in scene]
     assert 1e-4 < largest_difference(runner.forward(scene), expected) < 0.1
     kinds = {name: type(module).__name__ for name, module in setup.model.named_modules()}

@@ -15,7 +15,7 @@ import pytest
 import torch
 from wire import Array
 
-from hf_triton.encoder.encoder_loading import load_setup
+from hf_triton.encoder.encoder_loading import EncoderFiles
 from hf_triton.encoder.options import EncoderOptions
 from hf_triton.encoder.runners.encoder_runner import reference_forward
 from hf_triton.encoder.sentence_transformers import keys
@@ -53,7 +53,7 @@ class Loaded:
             task = "text-classification"
         files = saved or save(case, folder / "model")
         served = served_model(files, folder, task=task, dtype="float32")
-        self.setup, self.task = load_setup(served, options, kind, CPU)
+        self.setup, self.task = EncoderFiles(served, options, kind).setup(CPU)
         self.kind = case.kind
 
     @torch.inference_mode()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from hf_triton.encoder.encoder_loading import load_encoder
+from hf_triton.encoder.encoder_loading import EncoderFiles
 from hf_triton.encoder.onnx.onnx_runner import INT8_TOLERANCE, onnx_runner
 from hf_triton.encoder.options import EncoderOptions
 from hf_triton.encoder.runners.encoder_runner import (
@@ -245,7 +245,7 @@ def test_the_engine_serves_without_the_models_own_weights(
     bert: tuple[RunnerSetup, ServedModel],
 ) -> None:
     setup, served = bert
-    loaded = load_encoder(served, ONNX, Hidden, Placement("cpu", {"": "cpu"}), 1)
+    loaded = EncoderFiles(served, ONNX, Hidden).load(Placement("cpu", {"": "cpu"}), 1)
     assert loaded.description.endswith("onnxruntime (CPU), batches cut by length")
     answers: list[Sequence[Any] | Exception] = []
     encodings = scene(setup)
