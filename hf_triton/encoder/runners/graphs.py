@@ -11,14 +11,13 @@ See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from math import prod
 
 import torch
 
-from hf_triton.runtime.devices.cuda_capture import Capture, Replay
-from hf_triton.runtime.errors import reason
-from hf_triton.runtime.log import warn
+from hf_triton.runtime.devices.cuda_capture import Capture, Replay, capture_each
 
 from ..texts.encoding import Encoding
 from .encoder_runner import RunnerSetup
@@ -30,7 +29,6 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 # With more tokens the GPU computes a layer for longer than the CPU takes to launch it, so a
 # graph gains nothing.
 MAX_TOKENS = 8192
-_MOST_FAILURES = 3  # failed captures, without one that succeeds, before it gives up
 
 Bucket = tuple[int, int]  # batch size, length
 
@@ -51,8 +49,9 @@ class Graphs:
         num_inputs = 3 if setup.has_token_types else 2
         self._inputs = torch.zeros(num_inputs * MAX_TOKENS, dtype=torch.int64, device=setup.device)
         self._output = torch.empty(0)
-        self._captured: dict[Bucket, Replay] = {}
-        self._capture_all(capture)
+        self._captured = capture_each(
+            buckets(self._max_length), partial(self._record, capture), "all batches"
+        )
 
     def replayed(self, part: Sequence[Encoding]) -> torch.Tensor | None:
         """The output of a batch; None where no graph holds it."""
@@ -67,22 +66,6 @@ class Graphs:
         """Copies inputs to the graphs' buffer without waiting; returns a view of it."""
         held = self._inputs[: rows.numel()].view(rows.shape)
         return held.copy_(rows.pin_memory() if held.is_cuda else rows, non_blocking=True)
-
-    def _capture_all(self, capture: Capture) -> None:
-        failures = []
-        found = buckets(self._max_length)
-        for bucket in found:
-            try:
-                self._captured[bucket] = self._record(capture, bucket)
-            except Exception as error:
-                # Not every model can be captured; eager is always right.
-                failures.append(error)
-            if len(failures) == _MOST_FAILURES and not self._captured:
-                break
-        if failures:
-            what = f"{len(failures)} of {len(found)} sizes" if self._captured else "all batches"
-            kind, why = type(failures[0]).__name__, reason(failures[0])
-            warn(f"{what} run without CUDA graphs: {kind}: {why}")
 
     @torch.inference_mode()
     def _record(self, capture: Capture, bucket: Bucket) -> Replay:

@@ -4,12 +4,41 @@ https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 
+from ..errors import reason
+from ..log import warn
+
 Replay = Callable[[], torch.Tensor]
 Capture = Callable[[Callable[[], torch.Tensor]], Replay]
+Size = TypeVar("Size")
+Captured = TypeVar("Captured")
+_MOST_FAILURES = 3  # failed captures, without one that succeeds, before it gives up
+
+
+def capture_each(
+    sizes: Sequence[Size], record: Callable[[Size], Captured], every: str
+) -> dict[Size, Captured]:
+    """What ``record`` captures for each size. Not every model can be captured, and eager is always
+    right: what fails is left out, with one warning for all; ``every`` names all of them there.
+    """
+    found: dict[Size, Captured] = {}
+    failures = []
+    for size in sizes:
+        try:
+            found[size] = record(size)
+        except Exception as error:
+            failures.append(error)
+        if len(failures) == _MOST_FAILURES and not found:
+            break
+    if failures:
+        what = f"{len(failures)} of {len(sizes)} sizes" if found else every
+        kind, why = type(failures[0]).__name__, reason(failures[0])
+        warn(f"{what} run without CUDA graphs: {kind}: {why}")
+    return found
 
 
 def capture_on_stream(device: torch.device) -> Capture:

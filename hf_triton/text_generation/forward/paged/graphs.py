@@ -16,10 +16,14 @@ from collections.abc import Callable
 
 import torch
 
-from hf_triton.runtime.devices.cuda_capture import Capture, Replay, capture_on_stream
+from hf_triton.runtime.devices.cuda_capture import (
+    Capture,
+    Replay,
+    capture_each,
+    capture_on_stream,
+)
 from hf_triton.runtime.devices.device import devices_of
-from hf_triton.runtime.errors import reason
-from hf_triton.runtime.log import info, warn
+from hf_triton.runtime.log import info
 from hf_triton.text_generation.engine.step import Step
 
 from ..transformers.transformers_runner import Runner
@@ -27,7 +31,6 @@ from .page_runner import PageRunner
 from .step import PagedStep, StepShape, lay_out_pages
 
 MOST_SEQS = 512
-_MOST_FAILURES = 3  # failed captures, without one that succeeds, before it gives up
 _TOLERANCE = 3e-2  # of the logits' range; the same kernels run, so logits should be equal
 
 
@@ -58,23 +61,10 @@ class GraphedRunner(Runner):
         return len(self._graphs)
 
     def capture_all(self) -> None:
-        failures: list[Exception] = []
         began_s = time.monotonic()
-        for num_seqs in reversed(self._sizes):
-            try:
-                self._graphs[num_seqs] = self._record(num_seqs)
-            except Exception as error:
-                # Not every model can be captured; steps without a graph run eagerly.
-                failures.append(error)
-                if len(failures) == _MOST_FAILURES and not self._graphs:
-                    break
+        self._graphs = capture_each(self._sizes[::-1], self._record, "all steps")
         if self._graphs:
             info(f"captured {self.num_graphs} CUDA graphs in {time.monotonic() - began_s:.1f} s")
-        if failures:
-            num_without = len(self._sizes) - self.num_graphs
-            what = f"{num_without} of {len(self._sizes)} sizes" if self._graphs else "all steps"
-            kind, why = type(failures[0]).__name__, reason(failures[0])
-            warn(f"{what} run without CUDA graphs: {kind}: {why}")
         self._sizes = sorted(self._graphs)
 
     @torch.inference_mode()
