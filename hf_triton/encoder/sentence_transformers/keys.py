@@ -8,7 +8,7 @@ modules, the parameters of their ``__init__``, and ``_parse_model_config`` of it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hf_triton.runtime.errors import LoadError
@@ -44,10 +44,10 @@ HUB = (
     *("cache_dir", "cache_folder", "local_files_only", "force_download", "proxies"),
 )
 _OTHER_FOLDER = "it names files outside of the module's folder"
-_MULTI_VECTOR = "it belongs to models of many vectors for each text"
 
 MODULES_FILE = "modules.json"
 WHOLE_FILE = "config_sentence_transformers.json"
+STANFORD_FILE = "artifact.metadata"  # of Stanford's ColBERT
 # The transformer's file, under its name and those that old releases gave it.
 TRANSFORMER_FILES = tuple(
     f"sentence_{kind}_config.json"
@@ -85,17 +85,9 @@ TRANSFORMER = Keys(
         *("max_seq_length", "do_lower_case", "transformer_task", "module_output_name"),
         *("modality_config", "processing_kwargs"),
         *("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs"),
-        *("config_args", "config_kwargs"),
+        *("config_args", "config_kwargs", *LATE_KEYS),
     ),
     harmless=("unpad_inputs", "backend", "cache_dir"),
-    refused={
-        "tokenizer_name_or_path": _OTHER_FOLDER,
-        **dict.fromkeys(LATE_KEYS, _MULTI_VECTOR),
-    },
-)
-LATE_TRANSFORMER = replace(
-    TRANSFORMER,
-    followed=(*TRANSFORMER.followed, *LATE_KEYS),
     refused={"tokenizer_name_or_path": _OTHER_FOLDER},
 )
 MODEL_KWARGS = Keys(
@@ -153,19 +145,23 @@ MASK = Keys(
     refused={"keep_only_token_ids": "it is for pages of images"},
 )
 
-TRANSFORMER_MODULE, POOLING_MODULE = "Transformer", "Pooling"
-SPLADE_MODULE, MASK_MODULE = "SpladePooling", "MultiVectorMask"
+TRANSFORMER_MODULE, POOLING_MODULE, SPLADE_MODULE = "Transformer", "Pooling", "SpladePooling"
+MASK_MODULE, TRAINING_MODULE = "MultiVectorMask", "Dropout"
 POST_POOLING = {"Dense": DENSE, "LayerNorm": LAYER_NORM, "Normalize": NORMALIZE}
-TRAINING_MODULES = {"Dropout": DROPOUT}
+# Those with a config.json in a folder of their own.
+MODULES = {
+    POOLING_MODULE: POOLING,
+    SPLADE_MODULE: SPLADE,
+    MASK_MODULE: MASK,
+    **POST_POOLING,
+    TRAINING_MODULE: DROPOUT,
+}
 # By other names that files give them.
 ALIASES = {
     "MLMTransformer": TRANSFORMER_MODULE,
     "pylate.models.Dense.Dense": "sentence_transformers.Dense",
 }
-SERVED_MODULES = (
-    *(TRANSFORMER_MODULE, POOLING_MODULE, SPLADE_MODULE, MASK_MODULE),
-    *(*POST_POOLING, *TRAINING_MODULES, "MLMTransformer"),
-)
+SERVED_MODULES = (TRANSFORMER_MODULE, *MODULES, "MLMTransformer")
 WORD_SCORE = (
     "it is a decoder that reranks by the score of a word, as yes against no, and has no classifier"
 )

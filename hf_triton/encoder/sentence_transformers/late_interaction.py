@@ -14,13 +14,12 @@ from typing import Any
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.regular_file import read_json
 
-from .keys import LATE_KEYS, PYLATE_KEYS
+from .keys import LATE_KEYS, PYLATE_KEYS, STANFORD_FILE
 
 QUERY, DOCUMENT = USES = ("query", "document")
 _LENGTH = 32  # tokens of a query, where no file says how many
 _WIDTH = 128  # numbers of a vector, likewise
 STANFORD = "HF_ColBERT"  # its architecture in config.json
-_METADATA = "artifact.metadata"
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,9 @@ def stanford_keys(files: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]] | 
     """
     try:
         config = read_json(files / "config.json") if (files / "config.json").is_file() else {}
-        saved = read_json(files / _METADATA) if (files / _METADATA).is_file() else {}
+        saved = read_json(files / STANFORD_FILE) if (files / STANFORD_FILE).is_file() else {}
     except (OSError, ValueError) as error:
-        raise LoadError(f"{_METADATA}: can't be read: {error}") from error
+        raise LoadError(f"{STANFORD_FILE}: can't be read: {error}") from error
     if STANFORD not in (config.get("architectures") or ()):
         return None
     markers = saved.get("query_token_id"), saved.get("doc_token_id")

@@ -25,10 +25,14 @@ class Prompts:
         self._named, name = dict(files.prompts), files.default_prompt_name
         default = "" if name is None else self._named[name]
         self._default = default if option is None else option
+        # The tokens that a prompt takes up before a text, special ones in front of it included.
+        # Source: sentence-transformers, base/modules/transformer.py, ``_get_prompt_length``.
         self._skipped = {"": 0}
         if not files.include_prompt:
             for prompt in filter(None, (self._default, *self._named.values())):
-                self._skipped[prompt] = num_prompt_tokens(tokenization, prompt)
+                ids = tokenization.encode("prompt", prompt, truncate=True).input_ids
+                ends_special = bool(ids) and ids[-1] in tokenization.tokenizer.all_special_ids
+                self._skipped[prompt] = len(ids) - ends_special
 
     def text(self, name: str | None, use: str | None = None) -> str:
         """The prompt of a request that names one; an empty name is none. Without a name the one for
@@ -45,13 +49,3 @@ class Prompts:
 
     def num_skipped(self, prompt: str) -> int:
         return self._skipped.get(prompt, 0)
-
-
-def num_prompt_tokens(tokenization: Tokenization, prompt: str) -> int:
-    """The tokens that a prompt takes up before a text, special ones in front of it included.
-
-    Source: sentence-transformers, base/modules/transformer.py, ``_get_prompt_length``.
-    """
-    ids = tokenization.encode("prompt", prompt, truncate=True).input_ids
-    ends_special = bool(ids) and ids[-1] in tokenization.tokenizer.all_special_ids
-    return len(ids) - ends_special

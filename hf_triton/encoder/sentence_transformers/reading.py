@@ -32,12 +32,11 @@ _COMPUTED = {
     "SparseEncoder": ("fill-mask", "token_embeddings", "logits"),
     "MultiVectorEncoder": _EMBEDS,
 }
-# The modules that each begins with.
-_FIRST = {
-    "SentenceTransformer": (keys.TRANSFORMER_MODULE, keys.POOLING_MODULE),
-    "CrossEncoder": (keys.TRANSFORMER_MODULE,),
-    "SparseEncoder": (keys.TRANSFORMER_MODULE, keys.SPLADE_MODULE),
-    "MultiVectorEncoder": (keys.TRANSFORMER_MODULE,),
+# The module that comes after the transformer, and those that may come after both.
+_POOLING = {"SentenceTransformer": keys.POOLING_MODULE, "SparseEncoder": keys.SPLADE_MODULE}
+_LATER = {
+    "SentenceTransformer": {*keys.POST_POOLING},
+    "MultiVectorEncoder": {*keys.POST_POOLING, keys.MASK_MODULE},
 }
 _DECODER_TASKS = ("text-generation", "any-to-any")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
@@ -96,13 +95,13 @@ def read_sentence_files(files: Path, kinds: Sequence[Kind]) -> SentenceFiles:
     listed = _read(files / MODULES_FILE, [])
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise LoadError(f"{MODULES_FILE}: a list of modules was expected")
-    if not listed and "MultiVectorEncoder" in kinds and (found := stanford_keys(files)):
-        return _stanford(files, *found)
-    if not listed:
+    may_be_stanfords = not listed and "MultiVectorEncoder" in kinds
+    stanford, projection = (stanford_keys(files) if may_be_stanfords else None) or ({}, {})
+    if not listed and not stanford:
         return SentenceFiles(files)
     if not kinds:
         return SentenceFiles(_folder(files, listed[0]))
-    whole = _object(files, files / WHOLE_FILE, keys.WHOLE)
+    whole = stanford or _object(files, files / WHOLE_FILE, keys.WHOLE)
     saved = whole.get("model_type", "SentenceTransformer")
     if pylate := own_keys(whole):
         saved = "MultiVectorEncoder"  # PyLate's own name is ColBERT
@@ -115,11 +114,19 @@ def read_sentence_files(files: Path, kinds: Sequence[Kind]) -> SentenceFiles:
     _check_requirements(_part(WHOLE_FILE, whole, "requirements"))
     whole = {**whole, **pylate}
     steps = [_step(files, module, kind) for module in listed]
+    if stanford:
+        dense = Step("Dense", files, projection, is_inside=True)
+        steps = [Step(keys.TRANSFORMER_MODULE, files, {}), dense]
     transformer, pooling = _transformer_and_pooling(steps, kind)
     is_late = kind == "MultiVectorEncoder"
-    table = keys.LATE_TRANSFORMER if is_late else keys.TRANSFORMER
-    configs = ((n, _object(files, transformer.folder / n, table)) for n in TRANSFORMER_FILES)
-    where, config = next((found for found in configs if found[1]), ("", {}))
+    folder, table = transformer.folder, keys.TRANSFORMER
+    configs = ((n, _object(files, folder / n, table)) for n in TRANSFORMER_FILES)
+    nothing: tuple[str, Mapping[str, Any]] = (keys.STANFORD_FILE if stanford else "", {})
+    where, config = next((found for found in configs if found[1]), nothing)
+    of_late = [key for key in keys.LATE_KEYS if config.get(key) is not None]
+    if of_late and not is_late:
+        why = "it belongs to models of many vectors for each text"
+        raise LoadError(f"{where}: {of_late[0]} is not served here: {why}")
     _check_output(where, config, kind)
     _kwargs(where, config, "model_args", "model_kwargs", keys.MODEL_KWARGS)  # none changes answers
     tokenizer = _kwargs(where, config, "tokenizer_args", "processor_kwargs", keys.PROCESSOR_KWARGS)
@@ -169,21 +176,6 @@ def read_sentence_files(files: Path, kinds: Sequence[Kind]) -> SentenceFiles:
     )
 
 
-def _stanford(
-    files: Path, found: Mapping[str, Any], projection: Mapping[str, Any]
-) -> SentenceFiles:
-    """The projection's weights are among the transformer's."""
-    whole = own_keys(found)
-    return SentenceFiles(
-        files,
-        "MultiVectorEncoder",
-        steps=(Step("Dense", files, projection, is_inside=True), Step("Normalize", files, {})),
-        prompts=whole["prompts"],
-        similarity=LATE_SIMILARITIES[0],
-        late=_late("artifact.metadata", whole, whole, whole["prompts"], None),
-    )
-
-
 def _late(
     where: str,
     config: Mapping[str, Any],
@@ -229,14 +221,7 @@ def _step(files: Path, module: Mapping[str, Any], model: Kind) -> Step:
     folder = _folder(files, module)
     if name == keys.TRANSFORMER_MODULE:
         return Step(name, folder, {})
-    tables = {
-        keys.POOLING_MODULE: keys.POOLING,
-        keys.SPLADE_MODULE: keys.SPLADE,
-        keys.MASK_MODULE: keys.MASK,
-        **keys.POST_POOLING,
-        **keys.TRAINING_MODULES,
-    }
-    config = _object(files, folder / "config.json", tables[name])
+    config = _object(files, folder / "config.json", keys.MODULES[name])
     # A step that changes tokens where texts have one vector, or makes scores.
     served = "token_embeddings" if model == "MultiVectorEncoder" else "sentence_embedding"
     for key in ("module_input_name", "module_output_name") if name in keys.POST_POOLING else ():
@@ -255,12 +240,10 @@ def _folder(files: Path, module: Mapping[str, Any]) -> Path:
 
 
 def _transformer_and_pooling(steps: Sequence[Step], kind: Kind) -> tuple[Step, Step | None]:
-    computing = [step for step in steps if step.kind not in keys.TRAINING_MODULES]
-    kinds, first = tuple(step.kind for step in computing), _FIRST[kind]
-    later = {*keys.POST_POOLING} if kind == "SentenceTransformer" else set()
-    if kind == "MultiVectorEncoder":
-        later = {*keys.POST_POOLING, keys.MASK_MODULE}
-    if kinds[: len(first)] != first or {*kinds[len(first) :]} - later:
+    computing = [step for step in steps if step.kind != keys.TRAINING_MODULE]
+    kinds = [step.kind for step in computing]
+    first = [keys.TRANSFORMER_MODULE, *filter(None, [_POOLING.get(kind)])]
+    if kinds[: len(first)] != first or {*kinds[len(first) :]} - _LATER.get(kind, set()):
         expected = ", ".join(first)
         raise LoadError(f"{MODULES_FILE}: got {', '.join(kinds)}; a {kind} begins with {expected}")
     return computing[0], computing[1] if len(first) > 1 else None

@@ -132,19 +132,11 @@ def _post_processor(step: Any) -> tokenizers.Tokenizer:
         bare.post_processor = TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
         return bare
     made = json.loads(bare.to_str())
-    made["post_processor"] = _without_trim_offsets(json.loads(step.__getstate__()))
+    made["post_processor"] = json.loads(
+        step.__getstate__(),
+        object_hook=lambda part: part | dict.fromkeys(part.keys() & {"trim_offsets"}, False),
+    )
     return tokenizers.Tokenizer.from_str(json.dumps(made))
-
-
-def _without_trim_offsets(step: Any) -> Any:
-    if isinstance(step, list):
-        return [_without_trim_offsets(part) for part in step]
-    if not isinstance(step, dict):
-        return step
-    return {
-        key: False if key == "trim_offsets" else _without_trim_offsets(part)
-        for key, part in step.items()
-    }
 
 
 def _kept_lengths(

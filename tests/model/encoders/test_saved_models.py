@@ -197,7 +197,7 @@ def test_an_activation_that_is_no_function_of_torch_is_refused(
 TABLES: dict[str, keys.Keys] = {
     keys.WHOLE_FILE: keys.WHOLE,
     f"{keys.MODULES_FILE}: each module": keys.Keys(followed=("path", "type"), others="harmless"),
-    keys.TRANSFORMER_FILES[0]: keys.LATE_TRANSFORMER,
+    keys.TRANSFORMER_FILES[0]: keys.TRANSFORMER,
     "… `model_kwargs`, `model_args`": keys.MODEL_KWARGS,
     "… `processor_kwargs`, `tokenizer_args`": keys.PROCESSOR_KWARGS,
     "… `config_kwargs`, `config_args`": keys.CONFIG_KWARGS,
