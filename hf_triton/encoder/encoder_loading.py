@@ -80,7 +80,7 @@ class EncoderFiles:
             adds_special_tokens=saved.adds_special_tokens,
             cuts=saved.cuts,
         )
-        if self._task_class.output == "sequences":
+        if self.options.OUTPUT == "sequences":
             set_padding(model.config, tokenizer)
         batched = self.served.max_batch_size > 0
         return self._task_class(TaskSetup(self.options, model.config, saved, tokenization, batched))

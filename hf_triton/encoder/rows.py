@@ -103,15 +103,15 @@ def softmax(logits: Array, axis: int = -1) -> Array:
     return shares
 
 
-def stack_rows(rows: Sequence[Array], *, batched: bool) -> Array:
-    """(rows, longest row, ...) where ``batched``, in which shorter rows end with zeros, or with
-    empty texts; else the only row unchanged.
+def stack_rows(rows: Sequence[Array], *, batched: bool, length: int = 0) -> Array:
+    """(rows, longest row, ...) where ``batched``, at least ``length`` long, in which shorter rows
+    end with zeros, or with empty texts; else the only row unchanged.
     """
     if not batched:
         (row,) = rows
         return row
     kind = rows[0].dtype
-    shape = len(rows), max(map(len, rows)), *rows[0].shape[1:]
+    shape = len(rows), max(length, *map(len, rows)), *rows[0].shape[1:]
     found = np.full(shape, b"" if kind.hasobject else 0, kind)
     for place, row in zip(found, rows, strict=True):
         place[: len(row)] = row

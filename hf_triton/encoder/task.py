@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pkgutil import resolve_name
 from typing import Any, ClassVar, Literal
 
@@ -60,23 +59,19 @@ class EncoderTask:
     """Made once at load; raises LoadError where the model can't do this task."""
 
     auto_class: ClassVar[str]  # of transformers, such as "AutoModelForSequenceClassification"
-    output: OutputKind
     hides_tokens = False  # some of a text's tokens are seen by none
     saved_as: ClassVar[tuple[Kind, ...]] = ()  # sentence-transformers' classes for its models
     takes_list: ClassVar[bool] = False  # the texts of several rows in one tensor
+    columns: Mapping[str, Column]  # the fields of a request
 
     def __init__(self, setup: TaskSetup) -> None:
         self.setup = setup
+        self.output: OutputKind = setup.options.OUTPUT
 
     @classmethod
     def auto_class_of(cls, config: Any, saved: SentenceFiles, options: Any) -> str:
         """The class for a model with these files, if it is not the same for all."""
         return cls.auto_class
-
-    @cached_property
-    def columns(self) -> Mapping[str, Column]:
-        """The fields of a request."""
-        raise NotImplementedError
 
     def row(self, row: Values) -> Prepared:
         """Tokenises one row. Raises RequestError."""

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from hf_triton.encoder.rows import TEXT, Column, Values, given_texts, integer_in, one_of, option
+from hf_triton.encoder.rows import TEXT, Values, given_texts, integer_in, one_of, option
 from hf_triton.encoder.sentence_transformers.late_interaction import DOCUMENT, QUERY
 from hf_triton.encoder.sentence_transformers.prompts import USES, Prompts
 from hf_triton.encoder.sentence_transformers.reading import SentenceFiles
-from hf_triton.encoder.task import EncoderTask, OutputKind, Prepared, TaskSetup, token_counts
+from hf_triton.encoder.task import EncoderTask, Prepared, TaskSetup, token_counts
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.responder import Array, strings
@@ -43,7 +43,6 @@ class FeatureExtraction(EncoderTask):
     """
 
     auto_class = "AutoModel"
-    output: OutputKind = "hidden"
     saved_as = ("SentenceTransformer", "SparseEncoder", "MultiVectorEncoder")
     takes_list = True
 
@@ -79,6 +78,15 @@ class FeatureExtraction(EncoderTask):
                 f"dimensions: got {options.dimensions}, this model's embeddings have {self.size}"
             )
         self._dimensions = options.dimensions or min(files.dimensions or self.size, self.size)
+        self.columns = {
+            TEXT: given_texts,
+            "text_pair": lambda fields, name: fields.optional_texts(name),
+            "prompt_name": option(text, None),
+            "input_type": option(one_of(*USES), None),  # a parameter alone
+            "dimensions": option(integer_in(1, self.size), None),
+            "return_num_input_tokens": option(boolean, False),
+            "truncate": option(boolean, None),
+        }
 
     @classmethod
     def auto_class_of(cls, config: Any, saved: SentenceFiles, options: Any) -> str:
@@ -90,18 +98,6 @@ class FeatureExtraction(EncoderTask):
         kind = (config.architectures or [""])[0]
         has_encoder = config.is_encoder_decoder or kind.endswith("EncoderModel")
         return "AutoModelForTextEncoding" if has_encoder else cls.auto_class
-
-    @cached_property
-    def columns(self) -> Mapping[str, Column]:
-        return {
-            TEXT: given_texts,
-            "text_pair": lambda fields, name: fields.optional_texts(name),
-            "prompt_name": option(text, None),
-            "input_type": option(one_of(*USES), None),  # a parameter alone
-            "dimensions": option(integer_in(1, self.size), None),
-            "return_num_input_tokens": option(boolean, False),
-            "truncate": option(boolean, None),
-        }
 
     def sent(self, rows: Sequence[Values], wanted: frozenset[str]) -> frozenset[str]:
         asked = sorted({row["dimensions"] or self._dimensions for row in rows})

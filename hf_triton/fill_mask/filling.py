@@ -7,13 +7,13 @@ Source: transformers, pipelines/fill_mask.py, ``postprocess``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from hf_triton.encoder.rows import TEXT, Column, Values, integer_in, option, required_texts
+from hf_triton.encoder.rows import TEXT, Values, integer_in, option, required_texts
 from hf_triton.encoder.task import EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.errors import LoadError, RequestError
@@ -23,21 +23,8 @@ from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row
 from hf_triton.runtime.tokenizing.lengths import check_characters
 
 
-@dataclass(frozen=True, eq=False)
-class MaskedEncoding(Encoding):
-    """For each mask ``top_k`` tokens are wanted, out of ``targets``, or of all where it is ()."""
-
-    top_k: int = 1
-    targets: tuple[int, ...] = ()
-
-    @property
-    def inputs(self) -> tuple[Any, ...]:
-        return *super().inputs, self.top_k, self.targets
-
-
 class FillMask(EncoderTask):
     auto_class = "AutoModelForMaskedLM"
-    output = "tokens"
 
     def __init__(self, setup: TaskSetup) -> None:
         super().__init__(setup)
@@ -48,10 +35,7 @@ class FillMask(EncoderTask):
         self._vocab_size = int(setup.config.get_text_config().vocab_size)
         self._most = min(setup.options.max_top_k, self._vocab_size)
         self._default = min(setup.options.top_k, self._vocab_size)
-
-    @cached_property
-    def columns(self) -> Mapping[str, Column]:
-        return {
+        self.columns = {
             TEXT: required_texts,
             "top_k": option(integer_in(1, self._most), self._default),
             "targets": self._targets,
@@ -64,11 +48,9 @@ class FillMask(EncoderTask):
         """(masks, vocab) logits of each encoding -> (masks, 2, top_k) float32: scores, best first,
         and token ids. Encodings that want the same are computed together.
         """
-        members: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        members: dict[tuple[Any, ...], list[int]] = {}
         for index, one in enumerate(encodings):
-            # The engine warms up with encodings of its own.
-            wants = (one.top_k, one.targets) if isinstance(one, MaskedEncoding) else (1, ())
-            members.setdefault(wants, []).append(index)
+            members.setdefault(one.wants, []).append(index)
         found: dict[int, torch.Tensor] = {}
         for wants, indices in members.items():
             rows = [outputs[index] for index in indices]
@@ -81,8 +63,7 @@ class FillMask(EncoderTask):
         mask_id = self._tokenizer.mask_token_id
         masks = tuple(i for i, token_id in enumerate(whole.input_ids) if token_id == mask_id)
         self._check_masks(row[TEXT], len(masks))
-        wants = row["top_k"], row["targets"]
-        encoding = MaskedEncoding(whole.input_ids, whole.token_type_ids, masks, *wants)
+        encoding = replace(whole, positions=masks, wants=(row["top_k"], row["targets"]))
         return Prepared([encoding], partial(self._answer, encoding))
 
     def _check_masks(self, text: str, num_masks: int) -> None:
@@ -120,7 +101,7 @@ class FillMask(EncoderTask):
             raise RequestError("targets: got a text that is not one token, allowed: words")
         return int(token_id)
 
-    def _answer(self, encoding: MaskedEncoding, results: Sequence[Array]) -> Mapping[str, Array]:
+    def _answer(self, encoding: Encoding, results: Sequence[Array]) -> Mapping[str, Array]:
         """``results``: (masks, 2, top_k), scores and token ids. A list for each mask where there
         are several, as transformers answers.
         """
@@ -139,8 +120,8 @@ class FillMask(EncoderTask):
 
 
 def _best(logits: torch.Tensor, top_k: int, targets: tuple[int, ...]) -> torch.Tensor:
-    """(rows, vocab) -> (rows, 2, top_k). Scores are probabilities over all tokens, also where only
-    targets are scored.
+    """(rows, vocab) -> (rows, 2, top_k): of ``targets``, or of all tokens where it is empty. Scores
+    are probabilities over all tokens, also where only targets are scored.
     """
     logits = logits.float()
     total = logits.logsumexp(dim=-1, keepdim=True)

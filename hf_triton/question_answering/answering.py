@@ -9,12 +9,12 @@ Open-Domain Questions", 2017.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hf_triton.encoder.rows import Column, Values, integer_in, option, required_texts, softmax
+from hf_triton.encoder.rows import Values, integer_in, option, required_texts, softmax
 from hf_triton.encoder.task import EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.encoder.texts.truncation import Tokenized, WindowSplitter
@@ -32,7 +32,6 @@ Answer = dict[str, Any]
 
 class QuestionAnswering(EncoderTask):
     auto_class = "AutoModelForQuestionAnswering"
-    output = "tokens"
 
     def __init__(self, setup: TaskSetup) -> None:
         super().__init__(setup)
@@ -49,15 +48,9 @@ class QuestionAnswering(EncoderTask):
             )
         self._cls_token_id = tokenizer.cls_token_id
         self._splitter = WindowSplitter(truncator, options.max_num_windows)
-
-    @cached_property
-    def columns(self) -> Mapping[str, Column]:
-        """Lengths and the stride are in tokens."""
-        options, tokenization = self.setup.options, self.setup.tokenization
-        longest = tokenization.max_length
-        shortest = int(tokenization.tokenizer.num_special_tokens_to_add(True)) + 2
+        shortest = int(tokenizer.num_special_tokens_to_add(True)) + 2
         window = options.max_seq_len or min(_DEFAULT_WINDOW, longest)
-        return {
+        self.columns = {  # lengths and the stride in tokens
             "question": partial(required_texts, partners=["context"]),
             "context": partial(required_texts, partners=["question"]),
             "top_k": option(integer_in(1, options.max_top_k), options.top_k),
@@ -67,7 +60,7 @@ class QuestionAnswering(EncoderTask):
             "doc_stride": option(integer_in(0), options.doc_stride),
             "handle_impossible_answer": option(boolean, options.handle_impossible_answer),
             "align_to_words": option(boolean, options.align_to_words),
-            "truncate": option(boolean, tokenization.truncation),
+            "truncate": option(boolean, setup.tokenization.truncation),
         }
 
     def row(self, row: Values) -> Prepared:

@@ -9,14 +9,14 @@ cross_encoder/CrossEncoder.py, ``get_default_activation_fn``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from hf_triton.encoder.rows import TEXT, Column, Values, filled, one_of, option, required_texts
+from hf_triton.encoder.rows import TEXT, Values, filled, one_of, option, required_texts
 from hf_triton.encoder.sentence_transformers.prompts import Prompts
 from hf_triton.encoder.sentence_transformers.reading import SentenceFiles, activation
 from hf_triton.encoder.task import EncoderTask, Prepared, TaskSetup, token_counts
@@ -30,7 +30,6 @@ class TextClassification(EncoderTask):
     """Classifiers, regression models and rerankers: every model with a sequence head."""
 
     auto_class = "AutoModelForSequenceClassification"
-    output = "sequences"
     saved_as = ("CrossEncoder",)
     takes_list = True
 
@@ -42,10 +41,7 @@ class TextClassification(EncoderTask):
             self._functions["auto"] = default_function(setup.config, setup.saved)
         self._prompts = Prompts(setup.saved, None, setup.tokenization)
         self._id2label: Mapping[int, str] = setup.config.id2label or {}
-
-    @cached_property
-    def columns(self) -> Mapping[str, Column]:
-        return {
+        self.columns = {
             TEXT: _texts,
             "text_pair": self._pairs,
             "prompt_name": option(text, None),
@@ -75,7 +71,9 @@ class TextClassification(EncoderTask):
     def _answer(self, row: Values, encoding: Encoding, logits: list[Array]) -> Mapping[str, Array]:
         """``logits``: (labels,)."""
         scores = self._functions[row["function_to_apply"]](torch.tensor(logits[0])).numpy()
-        chosen = best(scores, row["top_k"])
+        # Of equal scores the first comes first; a negative top_k is all.
+        order: Array = np.argsort(-scores, kind="stable")
+        chosen = order if row["top_k"] < 0 else order[: row["top_k"]]
         labels = (self._id2label.get(index, f"LABEL_{index}") for index in chosen.tolist())
         return {
             "label": strings([*map(str, labels)]),
@@ -119,15 +117,5 @@ def default_function(config: Any, saved: SentenceFiles) -> nn.Module:
         return FUNCTIONS["sigmoid"]
     if problem == "regression":
         return FUNCTIONS["none"]
-    if problem == "multi_label_classification" or num_labels == 1:
-        return FUNCTIONS["sigmoid"]
-    is_single = problem == "single_label_classification" or num_labels > 1
-    return FUNCTIONS["softmax" if is_single else "none"]
-
-
-def best(scores: Array, top_k: int) -> Array:
-    """The indices of the ``top_k`` highest scores, best first; all where it is negative or more
-    than there are. Of equal scores the first comes first.
-    """
-    order: Array = np.argsort(-scores, kind="stable")
-    return order if top_k < 0 else order[:top_k]
+    is_single = problem != "multi_label_classification" and num_labels > 1
+    return FUNCTIONS["softmax" if is_single else "sigmoid"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,16 +17,7 @@ from transformers.pipelines.token_classification import (
     TokenClassificationPipeline,
 )
 
-from hf_triton.encoder.rows import (
-    TEXT,
-    Column,
-    Values,
-    integer_in,
-    one_of,
-    option,
-    required_texts,
-    softmax,
-)
+from hf_triton.encoder.rows import TEXT, Values, integer_in, one_of, option, required_texts, softmax
 from hf_triton.encoder.task import EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.encoder.texts.truncation import Tokens, WindowSplitter
@@ -42,7 +33,6 @@ _LABELS_SHOWN = 40
 
 class TokenClassification(EncoderTask):
     auto_class = "AutoModelForTokenClassification"
-    output = "tokens"
 
     def __init__(self, setup: TaskSetup) -> None:
         super().__init__(setup)
@@ -68,13 +58,9 @@ class TokenClassification(EncoderTask):
         self._pipeline: Any = make(TokenClassificationPipeline)
         model = SimpleNamespace(config=SimpleNamespace(id2label=labels))
         vars(self._pipeline).update(tokenizer=tokenization.tokenizer, model=model)
-
-    @cached_property
-    def columns(self) -> Mapping[str, Column]:
-        default = self.setup.options.aggregation_strategy
-        return {
+        self.columns = {
             TEXT: required_texts,
-            "aggregation_strategy": option(one_of(*STRATEGIES), default),
+            "aggregation_strategy": option(one_of(*STRATEGIES), options.aggregation_strategy),
             "ignore_labels": self._ignored_labels,
             "stride": option(integer_in(0), None),
             "truncate": option(boolean, None),

@@ -47,5 +47,4 @@ def template_problem(template: str) -> str | None:
 
 def hypothesis(template: str, label: str) -> str:
     """A template without a problem, with the label in it."""
-    parts = Formatter().parse(template)
-    return "".join(text + (label if field is not None else "") for text, field, _, _ in parts)
+    return template.format(*[label] * len(template))

@@ -7,25 +7,24 @@ premise entails it: transformers, pipelines/zero_shot_classification.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hf_triton.encoder.rows import TEXT, Column, Values, filled, option, required_texts, softmax
+from hf_triton.encoder.rows import TEXT, Values, filled, option, required_texts, softmax
 from hf_triton.encoder.task import EncoderTask, Prepared, TaskSetup
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.json_text import written
 from hf_triton.runtime.request.responder import Array, strings
-from hf_triton.runtime.request.tensors import RequestFields, boolean, check_labels, each_row, text
+from hf_triton.runtime.request.tensors import boolean, check_labels, each_row, text
 
 from .options import hypothesis, template_problem
 
 
 class ZeroShotClassification(EncoderTask):
     auto_class = "AutoModelForSequenceClassification"
-    output = "sequences"
 
     def __init__(self, setup: TaskSetup) -> None:
         super().__init__(setup)
@@ -36,13 +35,10 @@ class ZeroShotClassification(EncoderTask):
             )
         self._entailment = entailment_id(setup.config)
         self._contradiction = -1 if self._entailment == 0 else 0
-
-    @cached_property
-    def columns(self) -> Mapping[str, Column]:
-        options = self.setup.options
-        return {
+        options = setup.options
+        self.columns = {
             TEXT: partial(required_texts, partners=["candidate_labels"]),
-            "candidate_labels": _labels,
+            "candidate_labels": lambda fields, name: each_row(_labels, fields.text_lists(name)),
             "hypothesis_template": option(_template, options.hypothesis_template),
             "multi_label": option(boolean, options.multi_label),
             "truncate": option(boolean, None),
@@ -89,11 +85,7 @@ def entailment_id(config: Any) -> int:
     return -1
 
 
-def _labels(fields: RequestFields, name: str) -> list[tuple[str, ...]]:
-    return each_row(candidate_labels, fields.text_lists(name))
-
-
-def candidate_labels(given: tuple[str, ...]) -> tuple[str, ...]:
+def _labels(given: tuple[str, ...]) -> tuple[str, ...]:
     """The labels of a row: a list as it is; a single text may hold several, with commas between.
     Raises RequestError for none, or too many.
     """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import sys
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from tritonclient.grpc import model_config_pb2
@@ -14,7 +16,7 @@ from generator.render.model_folder import render_config
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 from hf_triton.automatic_speech_recognition import request as speech
-from hf_triton.encoder.rows import LIST
+from hf_triton.encoder.rows import LIST, TEXT
 from hf_triton.encoder.task import EncoderTask
 from hf_triton.feature_extraction.embedding import FeatureExtraction
 from hf_triton.fill_mask.filling import FillMask
@@ -51,8 +53,13 @@ def generation_parameters(fields: RowFields) -> frozenset[str]:
 
 
 def encoder_parameters(task: type[EncoderTask]) -> set[str]:
-    columns = vars(task)["columns"].func(MagicMock())
-    return {*columns, *([LIST] if task.takes_list else [])}
+    """The keys of ``columns``, as the task's code has them: a task needs a model."""
+    code = ast.walk(ast.parse(inspect.getsource(sys.modules[task.__module__])))
+    assigned = (node for node in code if isinstance(node, ast.Assign))
+    (columns,) = (one.value for one in assigned if ast.unparse(one.targets[0]) == "self.columns")
+    assert isinstance(columns, ast.Dict)
+    names = {key.value if isinstance(key, ast.Constant) else TEXT for key in columns.keys}
+    return {*map(str, names), *([LIST] if task.takes_list else [])}
 
 
 PARAMETERS = {

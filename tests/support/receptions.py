@@ -97,11 +97,12 @@ class StandIn:
 class Words(EncoderTask):
     """The stand-in as a task of encoders: each letter of a word is a token."""
 
-    auto_class, output = "AutoModel", "hidden"
+    auto_class = "AutoModel"
 
     def __init__(self, model: StandIn) -> None:
         tokenization: Any = SimpleNamespace(tokenizer=None)
-        super().__init__(TaskSetup(None, None, cast(Any, None), tokenization, False))
+        options = SimpleNamespace(OUTPUT="hidden")
+        super().__init__(TaskSetup(options, None, cast(Any, None), tokenization, False))
         self._model = model
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:

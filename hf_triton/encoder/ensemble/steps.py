@@ -26,6 +26,7 @@ from hf_triton.runtime.weights.weight_loading import load_without_weights
 
 from ..encoder_loading import EncoderFiles, LoadedEncoder
 from ..engine.encoder_engine import EncoderEngine
+from ..rows import stack_rows
 from ..task import EncoderTask, Prepared, task_of
 from ..texts.encoding import ROWS, Encoding, padded_rows, padding_filler
 
@@ -67,9 +68,10 @@ class ModelStep(EncoderTask):
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         """Makes an encoding of each row, without its padding."""
         rows = {name: _array(fields, name) for name in ROWS}
-        length = rows["input_ids"].shape[1]
+        length = rows["input_ids"].shape[1] if self.output != "sequences" else 0
         return Prepared(
-            self._encodings(rows), lambda outputs: {COMPUTED: padded_outputs(outputs, length)}
+            self._encodings(rows),
+            lambda outputs: {COMPUTED: stack_rows(outputs, batched=True, length=length)},
         )
 
     def _encodings(self, rows: Mapping[str, Array]) -> list[Encoding]:
@@ -109,7 +111,7 @@ class PostprocessingStep(EncoderTask):
         RequestError if the model's output does not fit the request, EngineError for NaN.
         """
         computed = torch.from_numpy(_array(fields, MODEL_OUTPUT))
-        per_token = self._task.output != "sequences"
+        per_token = self.output != "sequences"
         longest = max(map(len, encodings)) if per_token else 0
         if len(computed) != len(encodings) or computed.shape[1] < longest:
             rows = f"{len(encodings)} rows" + (f" of at least {longest} tokens" * per_token)
@@ -149,30 +151,14 @@ def load(served: ServedModel, placement: Placement, num_threads: int) -> LoadedE
     }
     if served.role not in steps:
         raise LoadError(f"model.json: an encoder has no role {served.role}")
+    # Never started: there is nothing to compute.
+    engine = EncoderEngine(_no_runner, task.reduce, max_num_batched_tokens=1, num_threads=1)
     description = f"{served.source}, {served.role}"
-    return LoadedEncoder(_no_engine(), steps[served.role](), files.options, description)
+    return LoadedEncoder(engine, steps[served.role](), files.options, description)
 
 
-def _no_engine() -> EncoderEngine:
-    """An engine that is never started, for a step without computation."""
-
-    def nothing(*_: Any) -> Any:
-        raise NotImplementedError
-
-    return EncoderEngine(nothing, nothing, max_num_batched_tokens=1, num_threads=1)
-
-
-def padded_outputs(outputs: Sequence[Array], length: int) -> Array:
-    """Stacks outputs (tokens, size) into (rows, length, size) float32, with zeros at padding, and
-    outputs (size,) into (rows, size).
-    """
-    if outputs[0].ndim == 1:
-        return np.stack(outputs)
-    # np.pad would copy each output twice, and takes 40 times as long for a small one.
-    found = np.empty((len(outputs), length, outputs[0].shape[1]), dtype=np.float32)
-    for row, output in zip(found, outputs, strict=True):
-        row[: len(output)], row[len(output) :] = output, 0
-    return found
+def _no_runner() -> Any:
+    raise NotImplementedError
 
 
 def _lengths(mask: Array) -> list[int]:

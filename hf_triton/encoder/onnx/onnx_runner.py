@@ -95,7 +95,6 @@ class OnnxSession:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.intra_op_num_threads = torch.get_num_threads()
         options.inter_op_num_threads = 1
         options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -103,14 +102,11 @@ class OnnxSession:
         options.log_severity_level = 3
         wanted = providers(device)
         self._session = onnxruntime.InferenceSession(path, options, providers=wanted)
+        self.providers: list[str] = self._session.get_providers()
         if device.type == "cuda" and self.providers == ["CPUExecutionProvider"]:
             raise LoadError(f"onnxruntime could not load its CUDA libraries; {USE_TORCH}")
         self._device, self._dtype, self._size = device, dtype, size
         self._rank = len(self._session.get_outputs()[0].shape)
-
-    @property
-    def providers(self) -> list[str]:
-        return list(self._session.get_providers())
 
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         batch, length = inputs["input_ids"].shape

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from hf_triton.runtime import log
 from hf_triton.runtime.devices import device
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights.served_model import ServedModel, read_served_model
@@ -40,14 +41,14 @@ def main(folder: Path, asked: types.SimpleNamespace) -> int:
     try:
         return compare(folder, asked)
     except LoadError as error:
-        _say(f"{folder.name}: {error}")
+        log.info(f"{folder.name}: {error}")
         return 1
     except KeyboardInterrupt:
-        _say("interrupted")
+        log.info("interrupted")
         return 130
     except Exception:  # any other exception is a bug of ours
         traceback.print_exc()
-        _say("this is a bug in hf-triton; please report it")
+        log.info("this is a bug in hf-triton; please report it")
         return 3
 
 
@@ -69,22 +70,22 @@ def compare(folder: Path, asked: types.SimpleNamespace) -> int:
     int8 = "-int8" if options.quantization == "int8" else ""
     report = Report(_about(served, setup, asked.command), f"{options.engine}{int8}")
     try:
-        _say(f"{served.public_name}: preparing {', '.join(asked.engines)}")
+        log.info(f"{served.public_name}: preparing {', '.join(asked.engines)}")
         for one in candidates(setup, served, options, asked.engines, asked.tolerance, lengths):
             report.candidates.append(one)
             how = f"ready: {one.runner.name}" if one.runner else f"refused: {one.refusal}"
-            _say(f"{one.name} {how}")
+            log.info(f"{one.name} {how}")
         runners = {one.name: one.runner for one in report.candidates if one.runner is not None}
         # Imports' garbage is collected now: Python drops a Ctrl-C that meets a destructor, and a
         # collection during a round would count as its engine's.
         gc.collect()
         shapes = list(product(lengths, asked.batch_sizes))
         for number, (length, size) in enumerate(shapes, 1):
-            _say(f"timing {length} tokens, batch size {size} ({number} of {len(shapes)})")
+            log.info(f"timing {length} tokens, batch size {size} ({number} of {len(shapes)})")
             report.timings += timings(setup, runners, (length, size), asked.seconds)
         report.complete = True
     except KeyboardInterrupt:
-        _say("interrupted: reporting what is done")
+        log.info("interrupted: reporting what is done")
     sys.stdout.write(to_text(report))
     sys.stdout.flush()
     path = Path(asked.json or served.cache_dir / "optimize.json")
@@ -93,7 +94,7 @@ def compare(folder: Path, asked: types.SimpleNamespace) -> int:
         path.write_text(to_json(report), encoding="utf-8")
     except OSError as error:
         raise LoadError(f"{path}: can't be written: {error.strerror}") from error
-    _say(f"written to {path}")
+    log.info(f"written to {path}")
     if not report.complete:
         return 130
     return 1 if report.named_is_refused else 0
@@ -120,11 +121,6 @@ def _about(served: ServedModel, setup: RunnerSetup, command: str) -> dict[str, o
         },
         "versions": versions,
     }
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"hf-triton: {text}\n")
-    sys.stderr.flush()
 
 
 if __name__ == "__main__":

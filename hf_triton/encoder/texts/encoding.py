@@ -25,7 +25,8 @@ class Encoding:
     ``token_type_ids`` as long as ``input_ids``, all 0 but for a pair's second text; None where the
     model takes none. ``positions``: the tokens whose outputs are wanted, ascending, where the
     output is per token; None: all. ``num_seen``: how many of its tokens, the first, are seen by its
-    tokens; None: all. ``is_cut``: its text was longer.
+    tokens; None: all. ``is_cut``: its text was longer. ``wants``: what the task's ``reduce`` makes
+    of its output, where that is not the same for all.
     """
 
     input_ids: list[int]
@@ -33,15 +34,16 @@ class Encoding:
     positions: tuple[int, ...] | None = None
     num_seen: int | None = field(default=None, kw_only=True)
     is_cut: bool = field(default=False, kw_only=True)
+    wants: tuple[Any, ...] = field(default=(), kw_only=True)
 
     def __len__(self) -> int:
         return len(self.input_ids)
 
     @cached_property
     def inputs(self) -> tuple[Any, ...]:
-        """All that its output depends on."""
+        """All that its result depends on."""
         types = self.token_type_ids and tuple(self.token_type_ids)
-        return tuple(self.input_ids), types, self.positions, self.num_seen
+        return tuple(self.input_ids), types, self.positions, self.num_seen, self.wants
 
     @property
     def num_outputs(self) -> int:

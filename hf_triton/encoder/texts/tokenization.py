@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from hf_triton.runtime.errors import RequestError
@@ -18,35 +19,30 @@ from .truncation import CalledTokens, Tokens, Truncator
 _MANY_CHARACTERS = 16  # a token: few texts have as many
 
 
+@dataclass(eq=False)
 class Tokenization:
-    """A tokenizer with a longest input. May be used by several threads at once."""
+    """A tokenizer with a longest input. May be used by several threads at once.
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        *,
-        max_length: int,
-        truncation: bool,
-        has_token_types: bool,
-        num_embeddings: int | None = None,
-        adds_special_tokens: bool = True,
-        cuts: str = "longest_first",
-    ) -> None:
-        """``has_token_types``: the model takes ``token_type_ids``. ``num_embeddings``: how many
-        tokens it knows, where the tokenizer makes others, too. ``cuts``: which text of a pair is
-        shortened, in the tokenizer's own words.
-        """
-        self.tokenizer = tokenizer
-        self.max_length = max_length
-        self.truncation = truncation
-        self.has_token_types = has_token_types
-        self.num_embeddings = num_embeddings
-        self.truncator = None
-        if tokenizer.is_fast:
-            self.truncator = Truncator(tokenizer, adds_special_tokens=adds_special_tokens)
-        self._cuts = cuts
-        self._is_called = not _is_its_backend(tokenizer)
-        self._call_options = {} if adds_special_tokens else {"add_special_tokens": False}
+    ``has_token_types``: the model takes ``token_type_ids``. ``num_embeddings``: how many tokens it
+    knows, where the tokenizer makes others, too. ``cuts``: which text of a pair is shortened, in
+    the tokenizer's own words.
+    """
+
+    tokenizer: Any
+    _: KW_ONLY
+    max_length: int
+    truncation: bool
+    has_token_types: bool
+    num_embeddings: int | None = None
+    adds_special_tokens: bool = True
+    cuts: str = "longest_first"
+
+    def __post_init__(self) -> None:
+        self.truncator, adds = None, self.adds_special_tokens
+        if self.tokenizer.is_fast:
+            self.truncator = Truncator(self.tokenizer, adds_special_tokens=adds)
+        self._is_called = not _is_its_backend(self.tokenizer)
+        self._call_options = {} if adds else {"add_special_tokens": False}
 
     def limited(self, max_length: int | None) -> Tokenization:
         """The same for texts of at most ``max_length`` tokens; None: no fewer."""
@@ -91,7 +87,7 @@ class Tokenization:
         """The tokens of one text or a pair, with the length checked as ``encode`` does. With
         ``has_places`` special tokens are marked, and a fast tokenizer's have offsets.
         """
-        (found,) = self._pairs(field, text, [pair], truncate, self._cuts, has_places=has_places)
+        (found,) = self._pairs(field, text, [pair], truncate, self.cuts, has_places=has_places)
         return found
 
     def _pairs(

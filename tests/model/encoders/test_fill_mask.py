@@ -10,7 +10,7 @@ import torch
 from stub_server import StubServer
 
 from hf_triton.encoder.texts.encoding import Encoding
-from hf_triton.fill_mask.filling import FillMask, MaskedEncoding
+from hf_triton.fill_mask.filling import FillMask
 from tests.support.other_tokenizers import KINDS, spelt_otherwise
 from tests.support.served_encoder import (
     assert_same,
@@ -74,10 +74,10 @@ def test_a_target_of_several_tokens_counts_as_its_first(server: StubServer, mode
 
 def test_rows_as_wide_as_the_vocabulary_do_not_leave_the_engine() -> None:
     encodings = [
-        MaskedEncoding([5, 4, 6], None, (1,), 2),
-        MaskedEncoding([4, 4], None, (0, 1), 3, (7, 2)),
-        MaskedEncoding([4], None, (0,), 2),
-        Encoding([1, 2, 3], None, (0, 2)),
+        Encoding([5, 4, 6], None, (1,), wants=(2, ())),
+        Encoding([4, 4], None, (0, 1), wants=(3, (7, 2))),
+        Encoding([4], None, (0,), wants=(2, ())),
+        Encoding([1, 2, 3], None, (0, 2), wants=(1, ())),
     ]
     draw = torch.Generator().manual_seed(5)
     logits = [torch.randn(one.num_outputs, 50_000, generator=draw) for one in encodings]
@@ -86,5 +86,5 @@ def test_rows_as_wide_as_the_vocabulary_do_not_leave_the_engine() -> None:
     for encoding, row, one in zip(encodings, logits, kept, strict=True):
         shares = row.softmax(-1)
         torch.testing.assert_close(one[:, 0], shares.gather(-1, one[:, 1].long()))
-        if isinstance(encoding, MaskedEncoding) and encoding.targets:
+        if encoding.wants[1]:
             assert set(one[:, 1].int().flatten().tolist()) == {2, 7}

@@ -15,7 +15,6 @@ import torch
 
 from hf_triton.encoder.encoder_loading import EncoderFiles
 from hf_triton.encoder.onnx.onnx_runner import INT8_TOLERANCE, onnx_runner
-from hf_triton.encoder.options import EncoderOptions
 from hf_triton.encoder.runners.encoder_runner import (
     RunnerSetup,
     largest_difference,
@@ -24,6 +23,7 @@ from hf_triton.encoder.runners.encoder_runner import (
 )
 from hf_triton.encoder.task import EncoderTask, OutputKind, Prepared
 from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.feature_extraction.options import Options
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.engine.work_engine import Work
 from hf_triton.runtime.errors import LoadError
@@ -37,8 +37,8 @@ pytest.importorskip("onnxscript", reason="the extra onnx needs numpy 2 on Python
 pytest.importorskip("onnxruntime")
 import onnx
 
-ONNX = EncoderOptions(engine="onnxruntime")
-INT8 = EncoderOptions(engine="onnxruntime", quantization="int8")
+ONNX = Options(engine="onnxruntime")
+INT8 = Options(engine="onnxruntime", quantization="int8")
 LENGTHS = (5, 17, 9, 17, 3, 60, 1, 100)
 
 
@@ -57,7 +57,7 @@ def scene(setup: RunnerSetup) -> list[Encoding]:
     return [dataclasses.replace(e, token_type_ids=t) for e, t in zip(found, types, strict=True)]
 
 
-def difference(setup: RunnerSetup, served: ServedModel, options: EncoderOptions = ONNX) -> float:
+def difference(setup: RunnerSetup, served: ServedModel, options: Options = ONNX) -> float:
     """Between ONNX Runtime's outputs and those of the model alone with each text."""
     encodings = scene(setup)
     outputs = onnx_runner(setup, served, options).forward(encodings)
@@ -235,7 +235,6 @@ class Hidden(EncoderTask):
     """As little as a task can be."""
 
     auto_class = "AutoModel"
-    output = "hidden"
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         raise NotImplementedError
