@@ -172,12 +172,3 @@ class Answer(OneAnswer):
             "finish_reason": lambda sound: sound.finish_reason,
         }
         return strings([*map(read[name], self._sounds)])
-
-
-def wanted_outputs(listed: frozenset[str], *, timestamps: bool) -> frozenset[str]:
-    """The requested outputs; where the request lists all or none: text, language, and with
-    timestamps the segments.
-    """
-    if len(listed) < len(OUTPUTS):
-        return listed
-    return frozenset(("text_output", "language", *(["segments"] if timestamps else ())))

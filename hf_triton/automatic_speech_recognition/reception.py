@@ -17,7 +17,7 @@ from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.text_generation.request.open_answers import OpenAnswers
 
-from .answer import Answer, Sound, wanted_outputs
+from .answer import OUTPUTS, Answer, Sound
 from .request import SpeechReader, SpeechRow
 from .speech_loading import LoadedSpeech
 
@@ -51,11 +51,14 @@ class Reception(PooledReception):
         fields = RequestFields(request.inputs, request.parameters, batched=self._batched)
         rows = self._reader.read(fields)
         streams = request.may_stream and any(row.streams for row in rows)
-        timestamps = any(row.wanted.timestamps for row in rows)
+        wanted = frozenset(request.outputs)
+        if len(wanted) == len(OUTPUTS):  # it lists all or none
+            timestamps = any(row.wanted.timestamps for row in rows)
+            wanted = frozenset(("text_output", "language", *(["segments"] * timestamps)))
         answer = partial(
             Answer,
             responder,
-            wanted=wanted_outputs(frozenset(request.outputs), timestamps=timestamps),
+            wanted=wanted,
             submit=self._thread.submit,
             on_close=lambda answer, _: self._open.closed(answer),
             streams=streams,
@@ -74,12 +77,13 @@ class Reception(PooledReception):
     ) -> Callable[[], None]:
         self._thread.check_running()  # skip decoding what won't be computed
         sounds = [self._sound(row, arrived_s) for row in rows]
-        return partial(self._begin, sounds, answer)
 
-    def _begin(self, sounds: list[Sound], made: Callable[..., Answer]) -> None:
-        answer = made(sounds=sounds)
-        answer.begin()
-        self._open.submit(answer, sum(sound.transcript.num_bytes for sound in sounds))
+        def begin() -> None:
+            made = answer(sounds=sounds)
+            made.begin()
+            self._open.submit(made, sum(sound.transcript.num_bytes for sound in sounds))
+
+        return begin
 
     def _sound(self, row: SpeechRow, arrived_s: float) -> Sound:
         speech = self._speech

@@ -26,13 +26,12 @@ from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.metrics.work_metrics import pipeline_families
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
 from hf_triton.runtime.request.request import Request
-from hf_triton.runtime.request.responder import Array, Responder, strings
+from hf_triton.runtime.request.responder import Array, strings
 from hf_triton.runtime.request.tensors import RequestFields
-from hf_triton.tracing.trace import Trace
 
 from . import request as requests
 from .pipeline_loading import LoadedPipeline
-from .request import Query, Taken
+from .request import Query
 
 _MIB = 1024 * 1024
 
@@ -63,23 +62,25 @@ class Reception(WorkReception):
 
     def _accept(self, request: Request) -> None:
         # There is one output, even if a request lists others.
-        responder = request.responder
+        responder, trace = request.responder, request.trace
         fields = RequestFields(request.inputs, request.parameters, batched=self._batched)
         fields.check_parameters({*self._reader.call.names, *requests.INPUTS})
-        taken = requests.take(fields)
-        if taken.num_bytes > self._max_input_mib * _MIB:
+        rows, parameters = requests.take(fields)
+        num_bytes = sum(len(v) for row in rows for values in row.values() for v in values)
+        if num_bytes > self._max_input_mib * _MIB:
             raise RequestError(
-                f"got {taken.num_bytes / _MIB:.1f} MiB of input, at most {self._max_input_mib:g} "
+                f"got {num_bytes / _MIB:.1f} MiB of input, at most {self._max_input_mib:g} "
                 "(max_input_mib)"
             )
-        read = partial(self._read, taken, responder, request.trace)
-        self._files.run(Reading(responder, call=request.call), taken.num_bytes, read)
 
-    def _read(self, taken: Taken, responder: Responder, trace: Trace | None) -> Callable[[], None]:
-        self._thread.check_running()  # skip decoding what won't be computed
-        rows = [self._reader.read(row, taken.parameters) for row in taken.rows]
-        inputs = [given for row in rows for query in row for given in query.inputs]
-        return partial(self._submit, inputs, responder, partial(self._answer, rows), trace)
+        def read() -> Callable[[], None]:
+            self._thread.check_running()  # skip decoding what won't be computed
+            found = [self._reader.read(row, parameters) for row in rows]
+            inputs = [given for row in found for query in row for given in query.inputs]
+            answer = partial(self._answer, found)
+            return partial(self._submit, inputs, responder, answer, trace)
+
+        self._files.run(Reading(responder, call=request.call), num_bytes, read)
 
     def _answer(self, rows: list[list[Query]], results: list[Any]) -> Mapping[str, Array]:
         left = iter(results)
@@ -97,17 +98,27 @@ def to_json(result: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if value is None or (isinstance(value, bool | str | int) and not isinstance(value, Enum)):
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if value is None or isinstance(value, bool | str | int):
         return value
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else None
-    if isinstance(value, np.generic):
-        return _plain(value.item())
     if isinstance(value, Mapping):
         return _plain_object(value)
     if isinstance(value, list | tuple | set):
         return [_plain(one) for one in value]
-    return _plain_other(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if hasattr(value, "detach"):  # a torch tensor
+        return _plain(value.detach().cpu().tolist())
+    if hasattr(value, "save") and hasattr(value, "convert"):  # a PIL image
+        return _png(value)
+    if hasattr(value, "messages"):  # transformers' Chat
+        return _plain(value.messages)
+    raise EngineError(f"the pipeline answered a {type(value).__name__}, which JSON can't hold")
 
 
 def _plain_object(value: Mapping[Any, Any]) -> dict[str, Any]:
@@ -117,23 +128,6 @@ def _plain_object(value: Mapping[Any, Any]) -> dict[str, Any]:
         rate = int(value["sampling_rate"])
         return {"audio": _wav(value["audio"], rate), "sampling_rate": rate}
     return {str(key): _plain(one) for key, one in value.items()}
-
-
-def _plain_other(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return _plain(value.value)
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if hasattr(value, "detach"):  # a torch tensor
-        value = value.detach().cpu()
-        return _plain((value.float() if value.is_floating_point() else value).numpy())
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if hasattr(value, "save") and hasattr(value, "convert"):  # a PIL image
-        return _png(value)
-    if hasattr(value, "messages"):  # transformers' Chat
-        return _plain(value.messages)
-    raise EngineError(f"the pipeline answered a {type(value).__name__}, which JSON can't hold")
 
 
 def _png(picture: Any) -> str:

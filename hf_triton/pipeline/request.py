@@ -43,15 +43,6 @@ Items = tuple[list[Any], bool]  # one, or a list of them
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A request's inputs: for each row the elements of each input."""
-
-    rows: Sequence[Row]
-    parameters: dict[str, Any]
-    num_bytes: int
-
-
-@dataclass(frozen=True)
 class Query:
     """One JSON text of the answer: the result of one input, or the list of all results."""
 
@@ -59,11 +50,13 @@ class Query:
     is_list: bool
 
 
-def take(fields: RequestFields) -> Taken:
-    """Copies a request; raises RequestError where a value is given twice."""
+def take(fields: RequestFields) -> tuple[list[Row], dict[str, Any]]:
+    """Copies a request: for each row the elements of each input, and the call's parameters. Raises
+    RequestError where a value is given twice.
+    """
     fields.count_rows(*INPUTS)
     found = {name: fields.raw_lists(name) for name in INPUTS}
-    rows = [
+    rows: list[Row] = [
         {name: lists[index] for name, lists in found.items() if lists[index]}
         for index in range(fields.num_rows)
     ]
@@ -72,28 +65,27 @@ def take(fields: RequestFields) -> Taken:
         for name, value in fields.parameters.items()
         if name not in INPUTS and not is_server_parameter(name)
     }
-    num_bytes = sum(len(v) for row in rows for values in row.values() for v in values)
-    return Taken(rows, parameters, num_bytes)
+    return rows, parameters
 
 
+@dataclass(frozen=True)
 class RequestReader:
     """Reads requests for one pipeline; ``defaults`` are the call parameters of models.yaml."""
 
-    def __init__(
-        self, items: ItemReader, call: CallParameters, defaults: Mapping[str, Any], name: str
-    ) -> None:
-        self._items, self.call, self._defaults = items, call, dict(defaults)
-        self._pipeline = name
+    items: ItemReader
+    call: CallParameters
+    defaults: Mapping[str, Any]
+    pipeline: str
 
     def read(self, row: Row, parameters: Mapping[str, Any]) -> list[Query]:
         """One row; ``parameters`` are the request's own, already checked by name."""
         call = self._call_parameters(row, parameters)
         found = self._items_of(row)
-        if self._items.kind.main == "detection":
+        if self.items.kind.main == "detection":
             labels = call.pop("candidate_labels", None)
             found = [([_labelled(one, labels) for one in items], many) for items, many in found]
-        elif self._items.kind.needs_labels and not call.get("candidate_labels"):
-            raise RequestError(f"candidate_labels: missing, {self._pipeline} needs them")
+        elif self.items.kind.needs_labels and not call.get("candidate_labels"):
+            raise RequestError(f"candidate_labels: missing, {self.pipeline} needs them")
         key, places = json.dumps(call, sort_keys=True), itertools.count()
         is_one = sum(len(items) for items, _ in found) == 1
         return [
@@ -109,48 +101,48 @@ class RequestReader:
 
     def _items_of(self, row: Row) -> list[Items]:
         given = [name for name in MAIN_INPUTS if name in row]
-        main = self._items.kind.main
+        main = self.items.kind.main
         if main in ("prompt", "document") and "image" in given:
             return [([self._with_images(row, given)], False)]
         if len(given) > 1:
             raise RequestError(f"{' and '.join(given)} are both given, send one of them")
         if not given:
             raise RequestError(
-                f"inputs: missing, the {self._pipeline} pipeline needs {_WANTS[main]}"
+                f"inputs: missing, the {self.pipeline} pipeline needs {_WANTS[main]}"
             )
-        takes_pair = self._items.kind.takes_pair and given[0] != "array_inputs"
+        takes_pair = self.items.kind.takes_pair and given[0] != "array_inputs"
         unused = [n for n in _COMPANIONS if n in row and not (takes_pair and n == "text_pair")]
         if unused:
-            raise RequestError(f"{unused[0]}: can't be sent with {given[0]} to {self._pipeline}")
+            raise RequestError(f"{unused[0]}: can't be sent with {given[0]} to {self.pipeline}")
         if given[0] in ("image", "audio"):
             return self._media(given[0], row[given[0]])
         return [self._read_items(given[0], element, row) for element in row[given[0]]]
 
     def _with_images(self, row: Row, given: Sequence[str]) -> Any:
         """Images with a text, or one with a question: one input."""
-        is_document = self._items.kind.main == "document"
+        is_document = self.items.kind.main == "document"
         texts = [name for name in (*given, "question") if name in row and name != "image"]
         if len(texts) != 1 or texts[0] == "audio" or len(row[texts[0]]) != 1:
             wanted = "question" if is_document else "text_input"
             raise RequestError(f"{wanted}: send exactly one text with the image")
         words, images = text(texts[0], row[texts[0]][0]), row["image"]
         if not is_document:
-            return self._items.item("image", {"text": words, "images": images})
+            return self.items.item("image", {"text": words, "images": images})
         if len(images) != 1:
             raise RequestError(f"image: got {len(images)} images, allowed: one")
-        return self._items.item("image", {"question": words, "image": images[0]})
+        return self.items.item("image", {"question": words, "image": images[0]})
 
     def _media(self, name: str, elements: Sequence[Any]) -> list[Items]:
-        main = self._items.kind.main
+        main = self.items.kind.main
         if main == "image_pair" and name == "image":
-            return [([self._items.item(name, list(elements))], False)]
+            return [([self.items.item(name, list(elements))], False)]
         fits = main == "audio" if name == "audio" else main in ("image", "detection")
         if not fits:
-            raise RequestError(f"{name}: the {self._pipeline} pipeline takes {_WANTS[main]}")
-        return [([self._items.item(name, element)], False) for element in elements]
+            raise RequestError(f"{name}: the {self.pipeline} pipeline takes {_WANTS[main]}")
+        return [([self.items.item(name, element)], False) for element in elements]
 
     def _read_items(self, name: str, element: Any, row: Row) -> Items:
-        value, kind = self._value(name, element), self._items.kind
+        value, kind = self._value(name, element), self.items.kind
         if "text_pair" in row:
             value = {"text": value, "text_pair": text("text_pair", row["text_pair"][0])}
         is_list = isinstance(value, list) and not (
@@ -159,15 +151,15 @@ class RequestReader:
             else kind.takes_chat and is_chat(value)
         )
         if not is_list:
-            return [self._items.item(name, value)], False
+            return [self.items.item(name, value)], False
         if not value:
             raise RequestError(f"{name}: an empty list, at least one input is required")
-        items = [self._items.item(f"{name}[{index}]", one) for index, one in enumerate(value)]
+        items = [self.items.item(f"{name}[{index}]", one) for index, one in enumerate(value)]
         return items, True
 
     def _value(self, name: str, element: Any) -> Any:
         """JSON where the pipeline takes it so, else the text, or a file's bytes."""
-        kind = self._items.kind
+        kind = self.items.kind
         head = element[:64].lstrip()[:1] if isinstance(element, bytes | str) else ""
         head = head.decode("latin-1") if isinstance(head, bytes) else head
         is_json = head in ("{", "[")
@@ -189,7 +181,7 @@ class RequestReader:
         own: dict[str, Any] = {}
         for name in (name for name in _OF_THE_CALL if name in row):
             if name not in self.call.names:
-                raise RequestError(f"{name}: the {self._pipeline} pipeline does not take it")
+                raise RequestError(f"{name}: the {self.pipeline} pipeline does not take it")
             values = [text(name, value) for value in row[name]]
             own[name] = values if name == "candidate_labels" else values[0]
         packed: dict[str, Any] = {}
@@ -199,7 +191,7 @@ class RequestReader:
         twice = set(packed) & {*own, *parameters}
         if twice:
             raise RequestError(f"{sorted(twice)[0]}: also given in {PARAMETERS}, send one of them")
-        found = {**self._defaults, **parameters, **packed, **own}
+        found = {**self.defaults, **parameters, **packed, **own}
         if isinstance(found.get("candidate_labels"), str):
             found["candidate_labels"] = found["candidate_labels"].split(",")
         if "candidate_labels" in found:

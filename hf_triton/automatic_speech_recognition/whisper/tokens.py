@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.json_text import short
@@ -61,25 +64,21 @@ class WhisperTokens:
 
     def language_code(self, language: str) -> str:
         """The code for ``en``, ``English`` or ``<|en|>``. Raises RequestError."""
-        from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
-
-        bare = language.lower().removeprefix("<|").removesuffix("|>")
+        bare = _bare(language.lower())
         code = TO_LANGUAGE_CODE.get(bare, bare)
-        if not self.is_multilingual or not self.languages:
-            problem = "but this model knows one language alone: send none"
-            raise RequestError(f"language: got {short(language)}, {problem}")
-        if code not in self.languages:
-            allowed = ", ".join(sorted(self.languages))
-            raise RequestError(f"language: got {short(language)}, allowed: {allowed}")
+        if code not in self.languages or not self.is_multilingual:
+            raise self._refusal("language", language, self.languages, "knows one language alone")
         return code
 
     def check_task(self, task: str) -> None:
-        if not self.is_multilingual or not self.tasks:
-            problem = "but this model can only transcribe: send none"
-            raise RequestError(f"task: got {short(task)}, {problem}")
-        if task not in self.tasks:
-            allowed = ", ".join(sorted(self.tasks))
-            raise RequestError(f"task: got {short(task)}, allowed: {allowed}")
+        if task not in self.tasks or not self.is_multilingual:
+            raise self._refusal("task", task, self.tasks, "can only transcribe")
+
+    def _refusal(self, field: str, got: str, known: Mapping[str, int], only: str) -> RequestError:
+        problem = f"but this model {only}: send none"
+        if self.is_multilingual and known:
+            problem = f"allowed: {', '.join(sorted(known))}"
+        return RequestError(f"{field}: got {short(got)}, {problem}")
 
     def initial(self, language: str | None, task: str | None, *, timestamps: bool) -> list[int]:
         """The decoder's first tokens, as WhisperForConditionalGeneration._retrieve_init_tokens
@@ -102,13 +101,6 @@ class WhisperTokens:
         elif timestamps and tokens[-1] == self.no_timestamps:
             tokens.pop()
         return [token_id for token_id in tokens if token_id is not None]
-
-
-def language_name(code: str) -> str:
-    """``english``; the code where it is not known."""
-    from transformers.models.whisper.tokenization_whisper import LANGUAGES
-
-    return LANGUAGES.get(code, code)
 
 
 def _bare(token: str) -> str:

@@ -22,13 +22,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.tokenizing.lengths import check_characters
 from hf_triton.text_generation.sequence.source import Source
 
 from ..transcript import Samples, Segment, SpeechModel, Wanted, Window
-from .tokens import DETECTED, WhisperTokens, language_name
+from .tokens import DETECTED, WhisperTokens
 
 _NEVER = float("-inf")
 
@@ -150,7 +151,7 @@ class WhisperTranscript:
     def language(self) -> str:
         known = len(self._initial) > 1 and self._initial[1] != DETECTED
         code = self.model.tokens.language_of(self._initial[1]) if known else ""
-        return language_name(code) if self.wanted.verbose else code
+        return LANGUAGES.get(code, code) if self.wanted.verbose else code
 
     @property
     def num_bytes(self) -> int:
