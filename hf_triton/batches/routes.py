@@ -115,7 +115,10 @@ class BatchRoutes:
         found = [one for one in found if not wanted or getattr(one, "purpose", "") == wanted]
         found = found[::-1] if query.get("order") == "asc" else found
         ids = [one.id for one in found]
-        begin = ids.index(query["after"]) + 1 if query.get("after") in ids else 0
+        after = query.get("after")
+        if after and after not in ids:
+            raise bad_field("after", "an id of none of them", "that of the last one of a page")
+        begin = ids.index(after) + 1 if after else 0
         end = begin + int(limit)
         told = ids[begin:end] or [None]
         return json_response(Page(found[begin:end], told[0], told[-1], end < len(ids)))

@@ -190,6 +190,11 @@ def total_bytes(device: torch.device) -> int:
 def release_freed_memory() -> None:
     """Returns freed memory, which Python and glibc keep, to the system."""
     gc.collect()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Returns the freed memory that glibc keeps, in milliseconds."""
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 

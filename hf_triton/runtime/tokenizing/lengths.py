@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, TypeVar
 
-from ..devices.device import release_freed_memory
+from ..devices.device import trim_heap
 from ..errors import RequestError
 
 _CHARACTERS = 16  # a token: English has 4 or 5, and code that is indented deeply 8
@@ -106,7 +106,7 @@ def tokens_of_part(
 def give_memory_back(num_characters: int) -> None:
     """Returns what tokenising has used to the system: 550 MB after 4 million characters."""
     if num_characters >= _MUCH:
-        release_freed_memory()
+        trim_heap()
 
 
 def _part(text: str, size: int, *, keeps_end: bool) -> str:

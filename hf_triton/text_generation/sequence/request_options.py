@@ -211,7 +211,7 @@ OPTIONS: dict[str, Option] = {
     # A parameter of that name is Triton's own.
     "priority": _listed(
         "integer",
-        "the lowest number begins first; on a CPU, 2147483647 pauses while others run",
+        "the lowest number begins first; on CPUs, 2147483647 pauses while others run",
         0,
         bounds=_ANY,
     ),

@@ -72,6 +72,8 @@ def test_lists_have_pages(api: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         api.files.retrieve(ids[0])
     assert caught.value.param == "id"
+    with pytest.raises(openai.BadRequestError, match="after: got"):
+        api.files.list(after=ids[0])  # from the first page on, a client would go round
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from hf_triton.runtime import log
+from hf_triton.runtime.devices.device import trim_heap
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError, reason
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
 from hf_triton.text_generation.engine.generation_rules import GenerationRules, vocab_size
@@ -119,6 +120,7 @@ class GenerateEngine(Engine):
             self._add(left)
         elif left:
             self._fail(left, EngineError("generate ended before the sequence did"))
+        trim_heap()  # batches of other sizes would leave more and more holes
 
     def _next_batch(self) -> list[Sequence]:
         batch: list[Sequence] = []
