@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
+from hf_triton.runtime.devices.device import trim_heap
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.file_threads import Begin, FileThreads, Reading
 from hf_triton.runtime.request.json_text import written
@@ -20,7 +21,6 @@ from hf_triton.runtime.request.request_parameters import Call
 from hf_triton.runtime.request.responder import answer_failure, attempt, strings
 from hf_triton.runtime.request.stream_journal import StreamJournal, refuse_to_go_on
 from hf_triton.runtime.request.tensors import RequestFields
-from hf_triton.runtime.tokenizing.lengths import give_memory_back
 
 from .generation_loading import LoadedModel
 from .request.answer import Answer, Choice, described
@@ -41,6 +41,7 @@ from .structured.compiling import Started
 _MOST_TOKEN_TEXTS = 2**16  # that are kept
 _READ_AT_ONCE = 8192  # characters: a few milliseconds, at the slowest 20
 _SEED_BITS = 63
+_MUCH = 2**18  # characters whose tokenising leaves much freed: 550 MB after 4 million
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ class Reception:
             try:
                 return read()
             finally:
-                give_memory_back(num_characters)
+                if num_characters >= _MUCH:
+                    trim_heap()
 
         self._texts.run(asked.reading, num_characters, read_long)
 

@@ -5,7 +5,6 @@ memory. The rules for KIND_* are Triton's (instance groups); ``device_map`` is a
 from __future__ import annotations
 
 import ctypes
-import gc
 import math
 import os
 import re
@@ -187,14 +186,8 @@ def total_bytes(device: torch.device) -> int:
     return int(torch.cuda.mem_get_info(device)[1])
 
 
-def release_freed_memory() -> None:
-    """Returns freed memory, which Python and glibc keep, to the system."""
-    gc.collect()
-    trim_heap()
-
-
 def trim_heap() -> None:
-    """Returns the freed memory that glibc keeps, in milliseconds."""
+    """Returns the freed memory that glibc keeps to the system; takes some milliseconds."""
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -8,6 +8,7 @@ sender. So requests of any number of calls share an engine's steps. Heavy import
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -106,7 +107,8 @@ class TritonModel:
         except LoadError:
             self.serving.stop(0.0)
             raise
-        device.release_freed_memory()
+        gc.collect()
+        device.trim_heap()
         self.load_metrics = LoadMetrics()
         self.intake.open(self.serving.take, self.serving.families, self.load_metrics.families)
 

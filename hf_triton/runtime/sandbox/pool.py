@@ -269,6 +269,9 @@ class Process:
     def __init__(self, server: ForkServer, number: int, connection: socket.socket) -> None:
         self._server, self._number, self._connection = server, number, connection
         self._unsent: deque[tuple[bytes, list[int]]] = deque()
+        # A __del__ might come after the connection's own, which warns that nobody closed it.
+        ended = server, number, connection, self._unsent
+        self._end = weakref.finalize(self, _end_process, *ended)
         self.num_bytes = 0
         self.has_ended = self.is_slow = self.was_killed = False
 
@@ -325,23 +328,15 @@ class Process:
 
     def close(self) -> None:
         """Ends it and the connection; by the thread that uses it."""
-        self.end()
-        self._connection.close()
-        while self._unsent:
-            self._drop_first()
-
-    __del__ = close
+        self.has_ended, self.num_bytes = True, 0
+        self._end()
 
     def _send(self) -> None:
         with contextlib.suppress(OSError):  # it reads later, or has ended, which receiving tells
             while self._unsent:
                 message, descriptors = self._unsent[0]
                 socket.send_fds(self._connection, [message], descriptors, socket.MSG_NOSIGNAL)
-                self._drop_first()
-
-    def _drop_first(self) -> None:
-        for descriptor in self._unsent.popleft()[1]:
-            os.close(descriptor)
+                _drop_first(self._unsent)
 
     def _received(self) -> tuple[int, bytes]:
         try:
@@ -351,3 +346,20 @@ class Process:
             self.has_ended = True
             raise SandboxEndedError from None
         return kind, answer
+
+
+def _end_process(
+    server: ForkServer,
+    number: int,
+    connection: socket.socket,
+    unsent: deque[tuple[bytes, list[int]]],
+) -> None:
+    server.order(worker.KILL, number)
+    connection.close()
+    while unsent:
+        _drop_first(unsent)
+
+
+def _drop_first(unsent: deque[tuple[bytes, list[int]]]) -> None:
+    for descriptor in unsent.popleft()[1]:
+        os.close(descriptor)

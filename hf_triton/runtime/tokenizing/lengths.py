@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, TypeVar
 
-from ..devices.device import trim_heap
 from ..errors import RequestError
 
 _CHARACTERS = 16  # a token: English has 4 or 5, and code that is indented deeply 8
@@ -16,7 +15,6 @@ _USUAL_CHARACTERS = 8  # a token, with which what is to be cut is tried first
 # Tokens beside the cut depend on it: up to the next end of a word.
 _SLACK_TOKENS = 128
 NO_LIMIT = 10**9  # tokens: tokenizers without a limit say 1e30
-_MUCH = 2**18  # characters whose tokenising leaves tens of megabytes behind
 # Some chat templates look from each message through all later ones: gpt-oss' takes 2 s for so many.
 MAX_MESSAGES = 4096
 
@@ -101,12 +99,6 @@ def tokens_of_part(
             check_characters(field, len(text), num_tokens)
         size *= 2
     return tokenize(text)
-
-
-def give_memory_back(num_characters: int) -> None:
-    """Returns what tokenising has used to the system: 550 MB after 4 million characters."""
-    if num_characters >= _MUCH:
-        trim_heap()
 
 
 def _part(text: str, size: int, *, keeps_end: bool) -> str:

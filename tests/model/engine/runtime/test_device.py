@@ -19,7 +19,7 @@ from hf_triton.runtime.devices.device import (
     cpu_threads,
     free_bytes,
     placement,
-    release_freed_memory,
+    trim_heap,
 )
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights.weight_loading import load_model
@@ -151,7 +151,7 @@ def test_freed_memory_is_given_back() -> None:
     blocks = [torch.ones(100_000, dtype=torch.uint8) for _ in range(2_000)]
     held = psutil.Process().memory_info().rss
     del blocks[:-1]  # the last lies above the others, so glibc does not by itself
-    release_freed_memory()
+    trim_heap()
     assert held - psutil.Process().memory_info().rss > 100_000_000
 
 
