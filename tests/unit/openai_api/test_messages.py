@@ -291,6 +291,12 @@ def test_errors_are_anthropics(api: Translator) -> None:
     assert last["error"]["type"] == "overloaded_error"
 
 
+def test_the_tool_runner_is_told_to_go_on_without_a_thread(api: Translator) -> None:
+    reply = ask(api, "hello", thread={"type": "create"})
+    assert reply.status == 400
+    assert reply.body["error"]["details"]["error_code"] == "thread_unsupported_request"
+
+
 def test_models_are_listed_for_anthropics_clients(api: Translator) -> None:
     assert api.send("HEAD", "/").status == 200
     listed = api.get("/v1/models?limit=1000").body

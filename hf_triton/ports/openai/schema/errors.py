@@ -73,12 +73,17 @@ class HubError(Struct):
 class MessageErrorText(Struct):
     type: str
     message: str
+    details: Mapping[str, Any] | UnsetType = UNSET
 
 
 class MessageError(Struct):
     error: MessageErrorText
     request_id: str | UnsetType = UNSET
     type: Literal["error"] = "error"
+
+
+# Anthropic's tool runner asks for a thread, and by this goes on without one.
+_UNTHREADED = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
 @dataclass(eq=False)
@@ -108,7 +113,8 @@ class ApiError(Exception):
 
     def message_body(self, request_id: str | UnsetType = UNSET) -> MessageError:
         kind = _MESSAGES_TYPES.get(self.status, "api_error")
-        return MessageError(MessageErrorText(kind, self.message), request_id)
+        details = _UNTHREADED if self.param == "thread" else UNSET
+        return MessageError(MessageErrorText(kind, self.message, details), request_id)
 
     def at(self, path: str, request_id: str) -> tuple[int, Struct]:
         """The status and the body that it has at a path."""
