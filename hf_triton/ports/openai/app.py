@@ -43,7 +43,7 @@ from hf_triton.ports.openai.routes.encoders.rankings import ENCODING, OF_ONE
 from hf_triton.ports.openai.routes.responses import RESPONSES, Response
 from hf_triton.ports.openai.routes.speech import HEARING, SpeechForm
 from hf_triton.ports.openai.routes.tokens import TOKENS
-from hf_triton.ports.openai.schema.body import kind_of, read_object
+from hf_triton.ports.openai.schema.body import read_object
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field, of_field
 from hf_triton.ports.openai.schema.media import MediaHosts, tensors
 from hf_triton.ports.openai.schema.request import GenerationRequest
@@ -53,6 +53,7 @@ from hf_triton.ports.openai.triton.tensors import ServedModel, infer_request
 from hf_triton.ports.port import Listener, Port, Shared
 from hf_triton.ports.settings import OpenAiPort
 from hf_triton.runtime.request.request_parameters import CALLER
+from hf_triton.runtime.request.tensors import kind_of
 from hf_triton.tritonserver.listen import Listen
 
 _ABORT_S = 1.0  # for handlers that have not ended in time

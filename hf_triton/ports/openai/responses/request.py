@@ -23,7 +23,6 @@ from hf_triton.ports.openai.schema.body import (
     also,
     convert,
     instead,
-    kind_of,
     only,
     present,
     refused,
@@ -33,6 +32,7 @@ from hf_triton.ports.openai.schema.errors import ApiError, Placed, bad_field
 from hf_triton.ports.openai.schema.messages import joined
 from hf_triton.ports.openai.schema.request import Chat, ChatOptions
 from hf_triton.ports.openai.schema.tools import ToolChoice
+from hf_triton.runtime.request.tensors import kind_of
 
 _EARLIER = "send previous_response_id, or the earlier items in input"
 _LOGPROBS = "message.output_text.logprobs"

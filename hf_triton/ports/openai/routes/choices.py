@@ -24,7 +24,7 @@ from hf_triton.ports.openai.routes.answers import (
     Writer,
     sse,
 )
-from hf_triton.ports.openai.schema.body import Filled, Integer, Json, kind_of, present, read
+from hf_triton.ports.openai.schema.body import Filled, Integer, Json, present, read
 from hf_triton.ports.openai.schema.errors import ApiError, Names, bad_field, places, renamed
 from hf_triton.ports.openai.schema.logprobs import ChatLogprobs, TextLogprobs
 from hf_triton.ports.openai.schema.media import element_names, take_media
@@ -37,6 +37,7 @@ from hf_triton.ports.openai.schema.request import (
 )
 from hf_triton.ports.openai.schema.tools import read_tools
 from hf_triton.ports.openai.tool_calls.answer_reader import Call
+from hf_triton.runtime.request.tensors import kind_of
 
 _DONE = b"data: [DONE]\n\n"
 _USUAL_EFFORT = "medium"  # the default

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct, inspect
 
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field, of_field
+from hf_triton.runtime.request.tensors import kind_of
 
 # A body of structure alone takes so long to parse that other callers would wait.
 _STRUCTURE = (b"[", b"{", b":")
@@ -56,18 +57,6 @@ def check_structure(number: int) -> None:
     if number > _MOST_STRUCTURE:
         allowed = f"at most {_MOST_STRUCTURE} of the characters [ {{ and :"
         raise ApiError(400, f"the body: got too many lists, objects and names, allowed: {allowed}")
-
-
-def kind_of(value: Any) -> str:
-    """Names the kind of a value in JSON's words, and shows no text."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, int | float):
-        long = isinstance(value, int) and abs(value) >= 10**30
-        return "an integer of more than 30 digits" if long else str(value)
-    if isinstance(value, str):
-        return "a text"
-    return "a list" if isinstance(value, list) else "an object"
 
 
 def short(name: str) -> str:

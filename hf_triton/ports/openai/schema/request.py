@@ -23,7 +23,6 @@ from hf_triton.ports.openai.schema.body import (
     JsonList,
     also,
     convert,
-    kind_of,
     only,
     present,
     read,
@@ -33,6 +32,7 @@ from hf_triton.ports.openai.schema.errors import Names, bad_field, sent_names
 from hf_triton.ports.openai.schema.media import MediaPart
 from hf_triton.ports.openai.schema.tools import ToolChoice, Tools
 from hf_triton.runtime.request.request_parameters import CACHE_SALT
+from hf_triton.runtime.request.tensors import kind_of
 from hf_triton.text_generation.sequence.request_options import FIXED, OPTIONS
 
 _NAME = "response_format"
